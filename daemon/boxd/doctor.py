@@ -97,7 +97,7 @@ def checks(config: Config, *, starting: bool = False) -> list[Check]:
 
 
 def suspending(config: Config) -> Check:
-    """Check whether this host can suspend boxes, by a trial with one box that takes some seconds.
+    """Check whether this host can suspend boxes. The trial with one box takes some seconds.
 
     The state directory stores the result. If there is no state directory yet, the trial runs in its
     parent directory and stores nothing.

@@ -48,7 +48,8 @@ _QUIET = ("asyncssh", "botocore", "aiobotocore", "asyncio")
 def redact(text: str, limit: int = MAX_MESSAGE) -> str:
     """Return the first `limit` characters of `text` with all likely secrets masked.
 
-    Truncation precedes masking, which bounds the time. It also masks a secret that it divides.
+    Truncation precedes masking, which bounds the time. A secret that the truncation divides is
+    masked, too.
     """
     rest = len(text) - limit
     if rest <= 0:

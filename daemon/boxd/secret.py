@@ -16,7 +16,7 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str:
-        """The text itself."""
+        """Return the text itself."""
         return self._value
 
     def __repr__(self) -> str:
@@ -32,7 +32,7 @@ class Secret:
 
 
 def same(left: str | bytes, right: str | bytes) -> bool:
-    """Whether two secrets are equal. The time does not depend on where they differ."""
+    """Return whether two secrets are equal. The time does not depend on where they differ."""
     return hmac.compare_digest(_bytes(left), _bytes(right))
 
 

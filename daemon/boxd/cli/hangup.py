@@ -1,7 +1,7 @@
 """SIGHUP means one of two things: the terminal has closed, or the settings must be read again.
 
 The kernel sends SIGHUP to the programs of a terminal that closes. Operators and log rotation also
-send it to daemons, and then it must not stop the daemon.
+send it to daemons; such a signal must not stop the daemon.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def handler(stop: Callable[[], None], reread: Callable[[], None]) -> Callable[[], None]:
     """Return the handler of SIGHUP.
 
-    It calls `stop` if the process has lost the terminal that it has now, else `reread`.
+    The handler calls `stop` if the process has lost its current terminal, else `reread`.
     """
     had_terminal = _has_terminal()
 
@@ -30,7 +30,7 @@ def handler(stop: Callable[[], None], reread: Callable[[], None]) -> Callable[[]
 
 
 def _has_terminal() -> bool:
-    """Whether this process has a controlling terminal that has not hung up."""
+    """Return whether this process has a controlling terminal that has not hung up."""
     try:
         os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
     except OSError:

@@ -30,7 +30,7 @@ EVERYTHING = tuple(Group)
 def parent(groups: tuple[Group, ...]) -> argparse.ArgumentParser:
     """Return a parent parser with the flags of some groups.
 
-    The parsed arguments contain only the flags that the command line has.
+    The parsed arguments contain only flags that the command line gives.
     """
     parser = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     for group in groups:

@@ -18,7 +18,7 @@ _PERCENT = re.compile(r"\s*\d+ %")
 
 @contextmanager
 def showing(console: Console) -> Iterator[Progress]:
-    """Yield a progress display: a spinner on a terminal, else one line a step."""
+    """Yield a progress display: a spinner on a terminal, else one line per step."""
     if not console.is_terminal:
         yield Progress(console, None)
         return
@@ -27,7 +27,7 @@ def showing(console: Console) -> Iterator[Progress]:
 
 
 class Progress:
-    """A callable that shows the step that begins now."""
+    """A callable that shows the current step."""
 
     def __init__(self, console: Console, update: object) -> None:
         self._console = console

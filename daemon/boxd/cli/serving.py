@@ -29,7 +29,7 @@ LAST_LINES = {
 }
 """The last line of output for each `StopMode`."""
 MAX_OPEN_FILES = 65_536
-"""Maximum number of files that the daemon may have open at once, if the system allows as many."""
+"""Maximum number of files that the daemon may have open at once, if the system allows that many."""
 
 
 def serve(config: Config, arguments: argparse.Namespace) -> int:
@@ -57,7 +57,7 @@ def serve(config: Config, arguments: argparse.Namespace) -> int:
 
 
 def _allow_files() -> None:
-    """Raise the limit of open files. Each connection is an open file.
+    """Raise the limit on open files. Each connection is an open file.
 
     The limits for unknown clients must apply before the process runs out of files.
     """
@@ -71,7 +71,7 @@ async def _serve_until_stopped(config: Config, console: Console) -> None:
     """Serve until a signal arrives.
 
     SIGINT stops everything. SIGTERM, and SIGHUP of a closed terminal, stop only the daemon; boxes
-    and mounts keep running. Any other SIGHUP reads the files of settings again.
+    and mounts keep running. Any other SIGHUP reloads the settings files.
     """
     import asyncio
 
@@ -159,7 +159,7 @@ async def _stop_everything(config: Config, console: Console) -> None:
 async def _stop_daemon(config: Config, holder: str, progress: Callable[[str], None]) -> None:
     """Send SIGINT to the daemon and wait until it has stopped. Ctrl-C ends the wait.
 
-    The wait has no deadline: each of the boxes stops in a bounded time.
+    The wait has no deadline: each box stops in bounded time.
     """
     import asyncio
 

@@ -1,9 +1,9 @@
 """Builds the root of an image from Debian packages with mmdebstrap.
 
 The build runs in its own mount and pid namespaces. So a killed build leaves neither processes nor
-mounts of the host's /dev in the tree, and the tree can be removed safely. The build is checked, and
-one rename then gives it its final name. Downloaded packages stay for the next image. *Measured* on
-2 busy cores: `debian` (160 packages, 251 MB) 32 s.
+mounts of the host's /dev in the tree, and the tree can be removed safely. After a check of the
+root, one rename gives it its final name. Downloaded packages stay in the cache for the next image.
+*Measured* on 2 busy cores: `debian` (160 packages, 251 MB) 32 s.
 
 The image contains the certificates that the administrator of the host trusts
 (/usr/local/share/ca-certificates). Where TLS is intercepted, nothing works without them. The

@@ -151,7 +151,7 @@ class Catalog:
     def prune(self, users: Users) -> list[Path]:
         """Remove versions that are neither current nor in `users`; return their paths.
 
-        Skips images that another process changes.
+        Skips images that another process is changing.
         """
         removed: list[Path] = []
         for versions in self._on_disk():

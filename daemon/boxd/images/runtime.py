@@ -173,7 +173,7 @@ def _closure(names: Iterable[str]) -> list[str]:
 
 
 def _wheel(name: str, target: str, *, drive: bool) -> Contents:
-    """Return the modules of a distribution, for the drive with its metadata.
+    """Return the modules of a distribution; for the drive, also its metadata.
 
     Some distributions of the drive read their own version.
     """

@@ -1,7 +1,7 @@
 """Publishes and removes the versions of an image on this host's disk.
 
 `rootfs` is a symbolic link to `versions/<id>`. A version that is being created or removed is called
-`.unfinished-*`; the creation of the next version removes remains. All changes hold the lock of the
+`.unfinished-*`; creating the next version removes such remains. All changes hold the lock of the
 image.
 
 A version is removed only if no box uses it. A box may be created at the same time; its record is
@@ -121,7 +121,7 @@ class Versions:
         self._note.unlink(missing_ok=True)
         remove_unfinished(self._directory / "versions")
         with suppress(OSError):
-            # Other files of the operator stay, and then the directory stays, too.
+            # If the operator has other files here, they stay, and so does the directory.
             (self._directory / "versions").rmdir()
             self._lock.unlink()
             self._directory.rmdir()

@@ -63,7 +63,10 @@ class BoxChanges(TypedDict, total=False):
 
 
 class BoxNotes(BoxChanges, total=False):
-    """Fields that may change without a change of state, which sets its own `detail`."""
+    """Fields that may change without a change of state.
+
+    A change of state sets its own `detail`.
+    """
 
     detail: str
 
@@ -104,7 +107,9 @@ class Box:
     step: int = 0
     """Step of the current change. The row stores it before the step runs. 0: no change."""
     idle_since: datetime | None = None
-    """The last detach, or the end of the last detached shell. None: neither has happened."""
+    """Time of the last detach, or of the end of the last detached shell. None: neither has
+    happened.
+    """
     memory: bool = False
     """The box is suspended with its memory on the host's disk, so its processes can resume."""
     durable: bool = False
@@ -124,7 +129,7 @@ class Box:
     pids: int = PIDS
     """Maximum number of processes and threads."""
     clamped: bool = False
-    """The deadline is earlier than the request asked for."""
+    """The deadline is earlier than the requested one."""
     relay_key: str = ""
     """The public key, one OpenSSH line, that the SSH server inside a confidential box accepts."""
     profile: str | None = None

@@ -29,8 +29,8 @@ class OwnerView:
     """One owner.
 
     `bytes` is the disk space of its boxes at their last measurement, including images of memory,
-    and of its snapshots and drives. `last_seen` None: not seen since the service records it.
-    `blocked` None: not blocked.
+    and of its snapshots and drives. `last_seen` None: not seen since the service began to record
+    it. `blocked` None: not blocked.
     """
 
     owner: str

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 class ProfileDefaults:
     """Default settings for new boxes. None: no such default.
 
-    `ttl` is the time from creation to the deadline of a box. `grace` is the time that a box stays
-    as it is after the last detach. `egress` is `all`, `none`, or a list of names and networks.
+    `ttl` is the time from creation to the deadline of a box. `grace` is the time for which a box
+    stays unchanged after the last detach. `egress` is `all`, `none`, or a list of names and
+    networks.
     """
 
     flavor: str | None = None

@@ -32,7 +32,7 @@ class Progress:
     def in_lines(
         cls, on_note: Callable[[str], None] | None, on_step: Callable[[str], None] | None
     ) -> Progress:
-        """Report starts also as text: `on_step` receives, for example, "creating web ..."."""
+        """Also report starts as text: `on_step` receives, for example, "creating web ..."."""
         if on_step is None:
             return cls(on_note)
         return cls(on_note, lambda box: on_step(start_line(box)))
@@ -60,11 +60,11 @@ class Progress:
 
 
 SILENT = Progress()
-"""For callers that wait for no reports."""
+"""For callers that need no reports."""
 
 
 def start_line(box: Box) -> str:
-    """Return the line that tells a waiting user what the daemon does with the box."""
+    """Return the line that shows a waiting user what the daemon is doing with the box."""
     if box.state is BoxState.CREATING:
         return f"creating {box.ref} ..."
     return f"{'resuming' if box.memory else 'starting'} {box.ref} ..."

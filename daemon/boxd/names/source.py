@@ -20,7 +20,7 @@ def source_of(address: str) -> str:
 
 
 def is_exempt(address: str, trusted: Iterable[Network]) -> bool:
-    """Whether an address has no limits as a source: loopback, or in a trusted network."""
+    """Return whether an address is exempt from limits: loopback, or in a trusted network."""
     ip = _ip(address)
     return ip is not None and (ip.is_loopback or any(ip in network for network in trusted))
 

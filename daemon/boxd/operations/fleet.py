@@ -1,7 +1,7 @@
 """Commands of administrators on boxes of all owners, and on the host.
 
-Each method requires a principal that an open audit entry issued (`audited`). None shows a secret, a
-file or a session of an owner.
+Each method requires a principal that an open audit entry issued (`audited`). No method shows a
+secret, a file or a session of an owner.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Commands of administrators on owners: the list, tiers, blocks and keys.
 
-Each method requires a principal that an open audit entry issued (`FleetOperations.audited`). None
-shows a secret or a file of an owner.
+Each method requires a principal that an open audit entry issued (`FleetOperations.audited`). No
+method shows a secret or a file of an owner.
 """
 
 from __future__ import annotations

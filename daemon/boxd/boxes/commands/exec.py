@@ -105,8 +105,9 @@ class ExecRun:
         self._ended = False
 
     async def write(self, data: bytes) -> None:
-        """Write standard input; waits while the command does not read. Does nothing after its
-        end.
+        """Write standard input; wait while the command does not read.
+
+        Does nothing after the command has ended.
         """
         if not self._ended:
             await self._channel.write(data)

@@ -1,8 +1,8 @@
 """The agent watch: finds running boxes whose agent is stopped, silent or gone.
 
-It does not wait until a client connects. A check of all boxes costs the backend one cheap pass over
-/proc. The watch checks only those boxes exactly that the pass suspects or that have no tunnel. It
-decides under the box's lock.
+The watch does not wait for a client to connect. A check of all boxes costs the backend one cheap
+pass over /proc. The exact check covers only boxes that the pass suspects and boxes without a
+tunnel. The watch decides under the box's lock.
 
 *Measured*, 200 processes on a busy machine, median of 30 passes: a pass takes 6 ms of processor
 time, which is 0.6 % at one pass a second. An exact check of every box took 31 ms.
@@ -62,7 +62,7 @@ class AgentWatch:
         self._loop = BackgroundTasks()
 
     def start(self) -> None:
-        """Start to check every LOOK_S seconds."""
+        """Start checking every LOOK_S seconds."""
         self._loop.start(self._run(), name="agent watch")
 
     async def close(self) -> None:

@@ -1,7 +1,7 @@
 """Assembly of one box from its parts: run directory, backend, tunnel and drive.
 
-It knows neither states nor rows. The lifecycle calls it under the box's lock. Every step is
-idempotent, so `destroy` undoes any prefix of `build` and `start`.
+This module knows neither states nor rows. The lifecycle calls it under the box's lock. Every step
+is idempotent, so `destroy` undoes any prefix of `build` and `start`.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from boxd.tunnel.channel import Tunnel
 
 HELLO_TIMEOUT = 30.0
-"""Seconds in which a started agent must send hello."""
+"""Seconds within which a started agent must send hello."""
 RESUME_TIMEOUT = 50.0
-"""Seconds in which a resumed agent must send hello. After that the memory is lost, so the time is
-longer than at a start. The sum with HELLO_TIMEOUT, for the start from the disk that follows, is
-below the 90 s that service managers wait for a service to stop."""
+"""Seconds within which a resumed agent must send hello. After that the memory is lost, so this is
+longer than HELLO_TIMEOUT. A start from the disk may follow; both times together are below the 90 s
+that service managers wait for a service to stop."""
 COPY_TIMEOUT = 10.0
-"""Seconds in which the agent of a copied template must send hello. After that the box boots."""
+"""Seconds within which the agent of a copied template must send hello. After that the box boots."""
 PROBE_TIMEOUT = 2.0
 """Seconds to wait for a missing tunnel before asking the backend whether the box still runs."""
 STOPPED_S = 3.0
 """An agent counts as lost if the kernel shows it as stopped for this many seconds without a context
-switch. A slow machine does not cause that, and a debugger in use lets the agent run."""
+switch. A slow machine does not cause this, and a debugger in use lets the agent run."""
 STOPPED_LOOK_S = 0.2
 SILENT_S = 10.0
 """An agent without a tunnel counts as lost if it sleeps for this many seconds without running. A

@@ -59,8 +59,8 @@ class AttachRequest:
 class Attachment:
     """A running box that a hold keeps awake, and the tunnel to its agent.
 
-    Sessions and commands that start through it get the variables of `env`; those that the client
-    sets win.
+    Sessions and commands that start through it get the variables of `env`. Variables that the
+    client sets take precedence.
     """
 
     box: Box

@@ -196,9 +196,9 @@ class Lifecycle:
     ) -> Box:
         """Return the running box of a request: create it if it is missing, else start it.
 
-        Without `wait` the method returns as soon as the row of the box says that the box is being
-        created or woken; a failure before that is raised, a later one is logged. Raises the errors
-        of `Assembly.start` and of the quota.
+        Without `wait` the method returns as soon as the row says that the box is being created or
+        woken. It raises an earlier failure and logs a later one. Raises the errors of
+        `Assembly.start` and of the quota.
         """
         request = request.resolved()
         if wait:
@@ -356,7 +356,7 @@ class Lifecycle:
     ) -> AsyncIterator[None]:
         """Register a connection that holds no box, so that revoking its credential ends it.
 
-        Raises InvalidKey or Forbidden inside the context then.
+        Raises InvalidKey or Forbidden inside the context when the credential is revoked.
         """
         async with self._holds.revocable(Hold(owner, "", why, key_id), expiry):
             yield

@@ -161,8 +161,9 @@ class Sleep:
         return await self._fall_asleep(box, detail)
 
     async def _fall_asleep(self, box: Box, detail: str) -> Box:
-        """Run the last step. It is never undone, because the saved memory would not contain what
-        runs after it.
+        """Run the last step.
+
+        The daemon never undoes it: the saved memory would not contain what runs afterwards.
         """
         try:
             await self._assembly.stop(box)

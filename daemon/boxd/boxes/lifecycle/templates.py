@@ -8,8 +8,8 @@ daemon drops the template.
 
 The key of a template consists of image, guest runtime, size and system call filter. So a template
 of an older image is never used. The daemon drops a template when there are too many, or when its
-image has been removed. A setting lists the templates; it is written once the host has the complete
-template.
+image has been removed. A setting lists the templates; the daemon adds a template once the host has
+it complete.
 
 Critical section: `_creation` allows the creation of one template at a time. `_by_key` changes
 between awaits.
@@ -85,7 +85,7 @@ class Templates:
         return None if template is None else template.id
 
     def wanted(self, box: Box) -> None:
-        """Start to create a template for boxes like this one, which had to boot."""
+        """Start creating a template for boxes like this one, which had to boot."""
         key = self._key(box) if self._able() else None
         if key is None or key in self._by_key or key in self._refused:
             return

@@ -39,7 +39,7 @@ class Admission:
 
     `global_names`: a name in the default workspace belongs to one owner at a time.
 
-    Critical section: reading all boxes and writing the row that makes another one awake. Both
+    Critical section: reading all boxes and writing the row that marks another one as awake. Both
     happen inside `room`.
     """
 

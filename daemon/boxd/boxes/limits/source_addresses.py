@@ -1,8 +1,8 @@
 """Source addresses: the addresses of owners, and the running boxes that each address started.
 
 A key costs nothing, so per-owner limits do not bound a user who creates a key for each box. A box
-counts for the last source of its owner at the time of its start, as long as it is awake. All counts
-are in memory: after a restart of the daemon, running boxes count for no source.
+that is awake counts for the source from which its owner last authenticated before the start. All
+counts are in memory: after a restart of the daemon, running boxes count for no source.
 
 Critical section: none. No method awaits, so each is atomic on the event loop.
 """

@@ -1,6 +1,6 @@
 """Activity: which boxes are in use, and how long the others have been unused.
 
-It is the input for the rules of `schedule`.
+The rules of `schedule` use these facts.
 
 A box is in use while it is held (by an SSH channel, an exec, a terminal or a proxied request), and
 while its agent reports detached shells. Lists, resolved references and keep-alives take no hold, so
@@ -35,7 +35,7 @@ FIRST_PAUSE = timedelta(minutes=1)
 """Pause after a failed automatic suspension; doubled after each further failure."""
 LONGEST_PAUSE = timedelta(minutes=30)
 MARK_EVERY = timedelta(minutes=1)
-"""Interval in which a box in use is marked as used. A killed daemon loses no more than this."""
+"""Interval at which a box in use is marked as used. A killed daemon loses no more than this."""
 
 
 @dataclass(slots=True)
@@ -167,7 +167,7 @@ class Activity:
         return marks
 
     def write_again(self, box_id: str) -> None:
-        """Return the box's mark in the next `unwritten`, because the write failed."""
+        """Include the box's mark in the next `unwritten` again, because the write failed."""
         if box_id in self._uses:
             self._uses[box_id].written = False
 

@@ -1,9 +1,9 @@
 """Resource usage of boxes, measured in the background so that `ls` does not wait.
 
-The sampler measures running boxes every PERIOD seconds, and others once after they stopped, for
-their disk. Measuring a disk may require a walk through all files. So after a slow measurement, the
-sampler skips the box for REST times as long. A box that cannot be measured keeps its last figures
-and delays no other box, unless PARALLEL boxes hang.
+The sampler measures running boxes every PERIOD seconds. It measures other boxes once after they
+stop, for their disk usage. Measuring a disk may require a walk through all files. So after a slow
+measurement, the sampler skips the box for REST times as long. A box that cannot be measured keeps
+its last figures and delays no other box, unless PARALLEL boxes hang.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class UsageSampler:
         await self._measure(box_id, running=True)
 
     def start(self) -> None:
-        """Start to measure."""
+        """Start measuring."""
         self._tasks.start(self._run(), name="usage of boxes")
 
     async def close(self) -> None:

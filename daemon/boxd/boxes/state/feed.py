@@ -22,7 +22,7 @@ ASKS = "asks"
 SURFACES = "surfaces"
 """The list of canvases changed. The topic `surfaces/ID` names the canvas that did."""
 ANY_SURFACE = "surfaces/*"
-"""Topic for changes of more canvases than a listener stores ids for: any may have changed."""
+"""Topic for changes of more canvases than a listener stores ids for. Any may have changed."""
 MAX_PENDING = 256
 """Maximum number of pending topics of one listener."""
 

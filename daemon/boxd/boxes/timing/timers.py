@@ -147,7 +147,7 @@ class Timers:
         self._half_removed[box.id] = box
 
     def start(self, actions: TimerActions) -> None:
-        """Start to check the boxes and to call `actions`."""
+        """Start checking the boxes and calling `actions`."""
         self._actions = actions
         self._retry_at = self._clock.monotonic() + RETRY
         self._upkeep_at = self._clock.monotonic() + UPKEEP
