@@ -110,7 +110,7 @@ TABLE: dict[Action, Rule] = {
 
 
 def may(principal: Principal, action: Action, target: Target | None = None) -> bool:
-    """Whether the principal may do the action. `target` None: ignore the target."""
+    """Return whether the principal may do the action. `target` None: ignore the target."""
     try:
         require(principal, action, target)
     except (Forbidden, NotFound):

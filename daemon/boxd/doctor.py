@@ -128,7 +128,7 @@ def boxes_left(config: Config) -> int:
 
 
 def left_running(config: Config) -> bool:
-    """Whether servers, drives or boxes of an earlier daemon are still running.
+    """Return whether servers, drives or boxes of an earlier daemon are still running.
 
     The fence, the routes and the cgroup around its boxes count too.
     """
@@ -143,7 +143,10 @@ def left_running(config: Config) -> bool:
 
 
 def _surrounded(config: Config) -> bool:
-    """Whether the cgroup or the fence around all boxes exists. The fence includes the routes."""
+    """Return whether the cgroup or the fence around all boxes exists.
+
+    The fence includes the routes.
+    """
     names = HostNames(config.instance, config.state_dir.resolve())
     with suppress(Unavailable, OSError):  # no cgroups: no box has ever run here
         if cgroups.exists(cgroups.detect(), names.cgroup_parent):

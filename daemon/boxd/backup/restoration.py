@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 POSTGRES = "postgres"
 STAGE = ".restore"
 HOST_SETTINGS = (templates.SETTING, adoption.BOOT, adoption.ENDED)
-"""Settings that describe a host. They are dropped, because the new host is another one."""
+"""Settings that describe a host. A restore drops them, because the new host is a different one."""
 DETAIL = "restored from a backup; its disk was lost"
 """The detail that `ls` shows for a box until its next start, which is from its image."""
 _SERVICE_FILES = (

@@ -1,6 +1,6 @@
 """Scheduled backups of the service. A failed backup is repeated sooner.
 
-Critical section: none; one task makes one backup after the other. The recorded outcome of the last
+Critical section: none; one task makes one backup after another. The recorded outcome of the last
 backup decides when the next is due, so restarts neither skip nor repeat backups.
 """
 

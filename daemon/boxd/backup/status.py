@@ -34,7 +34,7 @@ class Status:
 
 
 def load(state: Path) -> dict[str, Status]:
-    """Return the outcomes by URL of the target. A missing or damaged file is as good as empty."""
+    """Return the outcomes by URL of the target. A missing or damaged file counts as empty."""
     try:
         rows = json.loads((state / FILE).read_text(encoding="utf-8"))
         return {url: _status(row) for url, row in rows.items()}

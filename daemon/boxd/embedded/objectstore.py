@@ -80,7 +80,7 @@ class EmbeddedObjectServer:
             return await self._endpoint()
 
     async def stop(self) -> None:
-        """Stop the server cleanly, also one that a dead daemon left running. Idempotent."""
+        """Stop the server cleanly, even one that a dead daemon left running. Idempotent."""
         async with self._lock:
             process = await self._supervisor.release() or self._running()
             if process is not None:

@@ -1,9 +1,9 @@
 """A private PostgreSQL server, run from the distribution's binaries.
 
 The server runs as an unprivileged user, which may have no access to the state directory. So the
-daemon opens the data and the socket directory, and the server inherits the descriptors. It reaches
-them as `/proc/self/fd/N`, which needs no access to the directories above. This works without a
-mount namespace, which would keep the mounts of boxes alive.
+daemon opens the data and the socket directory, and the server inherits the descriptors. The server
+reaches them as `/proc/self/fd/N`, which needs no access to the directories above. This works
+without a mount namespace, which would keep the mounts of boxes alive.
 
 The server outlives the daemon. The next daemon finds it by its working directory and adopts it.
 """
@@ -101,7 +101,7 @@ class EmbeddedPostgres:
             return self.dsn()
 
     async def stop(self) -> None:
-        """Stop the server cleanly, also one that a dead daemon left running. Idempotent."""
+        """Stop the server cleanly, even one that a dead daemon left running. Idempotent."""
         async with self._lock:
             process = await self._supervisor.release()
             if process is None and (pid := self._running()) is not None:

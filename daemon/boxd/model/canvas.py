@@ -39,7 +39,7 @@ class Canvas:
         return f"svc://surfaces/{self.id}"
 
     def lives(self, now: datetime) -> bool:
-        """Whether the document has not expired."""
+        """Return whether the document has not expired."""
         return self.expires is None or now < self.expires
 
     def to_json(self) -> dict[str, Any]:

@@ -22,5 +22,5 @@ class ApiKey:
     last_used: datetime | None
 
     def lives(self, now: datetime) -> bool:
-        """Whether the key has not expired."""
+        """Return whether the key has not expired."""
         return self.expires is None or now < self.expires

@@ -47,12 +47,12 @@ def fold(text: str) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Whether `text` has the form of a name. Reserved words have this form too."""
+    """Return whether `text` has the form of a name. Reserved words have this form too."""
     return _NAME.fullmatch(text) is not None
 
 
 def is_reserved(name: str) -> bool:
-    """Whether the SSH server gives this word a special meaning."""
+    """Return whether the SSH server gives this word a special meaning."""
     return name in RESERVED or name.startswith(RESERVED_PREFIXES)
 
 

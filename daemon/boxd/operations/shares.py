@@ -77,7 +77,7 @@ class ShareOperations:
     async def create_share(
         self, p: Principal, ref: str, ws: str | None = None, *, ttl: timedelta | None
     ) -> tuple[SharedBox, Secret]:
-        """Create a share of a box, and forget the owner's expired shares.
+        """Create a share of a box, and delete the owner's expired shares.
 
         The Secret is the SSH user name of the holder; the service shows it once. `ttl` None: the
         share does not expire. Raises BadRequest, NotFound, Ambiguous, Confidential, QuotaExceeded.
@@ -173,7 +173,7 @@ class ShareOperations:
             yield attachment
 
     async def _live_shares(self, owner: str, now: datetime) -> int:
-        """Return how many live shares the owner has; forget the expired ones."""
+        """Return the number of live shares of the owner; delete the expired ones."""
         live = 0
         for share in await self._store.shares(owner):
             if _is_expired(share, now):

@@ -58,8 +58,10 @@ class ControlStore(Protocol):
     async def find_boxes(
         self, owner: str, workspace: str | None, name: str, id_prefix: str | None = None
     ) -> list[Box]:
-        """Return the owner's box of this name in the workspace, and the owner's boxes in all
-        workspaces whose ids start with `id_prefix`; oldest first."""
+        """Return the owner's boxes that match a name or the start of an id, oldest first.
+
+        The name matches in `workspace` only; `id_prefix` matches in all workspaces.
+        """
         ...
 
     async def all_boxes(self) -> list[Box]:
@@ -250,8 +252,10 @@ class ControlStore(Protocol):
         ...
 
     async def trim_proxy_sessions(self, owner: str, now: datetime, keep: int) -> None:
-        """Delete the owner's sessions that have expired at `now`, and of the others all except the
-        newest `keep`."""
+        """Delete the owner's sessions that have expired at `now`.
+
+        Of the other sessions, delete all except the newest `keep`.
+        """
         ...
 
     # --- accounts and audit --------------------------------------------------------------

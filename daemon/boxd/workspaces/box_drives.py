@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 ASK_S = 55.0
 """Seconds for an agent to mount or unmount. The agent gives its mount process less."""
 LEAVE_S = 30.0
-"""The same for a box that is about to end."""
+"""The same limit for a box that is about to end."""
 INFO_S = 10.0
 UNSET = "agent"
 """Placeholder for the address of the object store, which only the agent knows."""
@@ -286,7 +286,7 @@ class BoxDrives:
     async def _ask(
         self, tunnel: Tunnel, kind: str, timeout: float, **fields: object
     ) -> dict[str, Any]:
-        """Return the agent's checked answer. Raises Unavailable."""
+        """Ask the agent; return its checked answer. Raises Unavailable."""
         try:
             async with asyncio.timeout(timeout):
                 return protocol.drive_state(await tunnel.ask(kind, **fields))

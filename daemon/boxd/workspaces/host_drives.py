@@ -118,7 +118,7 @@ class HostDrives:
         self._linger(key)
 
     async def release_unused(self, wanted: set[DriveKey]) -> None:
-        """End the mounts of all other workspaces than these. Call it before boxes start.
+        """End the mounts of all workspaces except these. Call it before boxes start.
 
         Raises Unavailable if the volumes cannot be read; then all mounts stay.
         """

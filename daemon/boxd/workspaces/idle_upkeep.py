@@ -4,7 +4,7 @@ Each open session does upkeep on its volume (`wrkfs.upkeep.background`). But the
 within its grace period, outlast the last session. So the daemon looks for volumes that have no
 session and something to free, and opens each of them for one round of upkeep.
 
-Critical section: none; one task treats one volume after the other.
+Critical section: none; one task handles one volume after another.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ class IdleUpkeep:
         await self._tasks.close()
 
     async def run_round(self) -> int:
-        """Treat all volumes once; return their number. A failed volume waits for the next round."""
+        """Handle all volumes once; return their number. A failed volume waits for the next round.
+        """
         try:
             await self._volumes.empty_trash()
             configs = await self._volumes.wasteful()

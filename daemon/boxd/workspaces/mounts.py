@@ -210,7 +210,7 @@ class Mounts:
                 log=directory / "log",
                 pass_fds=(reader,),
             )
-            # A pipe takes 64 KiB without a reader; credentials are smaller.
+            # A pipe buffers 64 KiB without a reader; credentials are smaller.
             os.write(writer, config.to_json().encode())
         finally:
             os.close(reader)

@@ -43,7 +43,7 @@ LIMITS = Limits(blocks=24 * MIB, dirty=48 * MIB)
 with 32 MiB of dirty data, and 0.98 with 48 MiB. If the store keeps up, files of 256 MiB use 20 MiB.
 """
 SHARE = 4
-"""All Filesystems together may use one part in SHARE of the host's memory; see `most_open`."""
+"""All Filesystems together may use 1/SHARE of the host's memory; see `most_open`."""
 MAX_OWNER = 8
 """Maximum number of open Filesystems of one owner, so that no owner locks out the others."""
 

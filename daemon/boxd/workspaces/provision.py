@@ -224,7 +224,7 @@ class Provisioner:
         return uses
 
     async def wasteful(self, names: list[str]) -> list[str]:
-        """Return those of the volumes that have data to free and no live session.
+        """Return which of the volumes have data to free and no live session.
 
         Raises Unavailable.
         """

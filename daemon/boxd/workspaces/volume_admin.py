@@ -44,7 +44,8 @@ async def restore(
 
 
 Row: TypeAlias = tuple[str, str, str, str, str]
-"""Volume, owner, workspace, creation time, and until when it can be restored from the trash."""
+"""Volume, owner, workspace, creation time, and the time until which it can be restored from the
+trash."""
 
 
 def listing(volumes: list[Volume]) -> list[Row]:

@@ -153,8 +153,8 @@ class Volumes:
     async def remove(self, owner: str, workspace: str | None) -> datetime | None:
         """Move a volume to the trash, or delete it if there is no trash time.
 
-        Call it inside `closing`. A missing volume is not an error. Returns until when the volume
-        can be restored; None if it cannot.
+        Call it inside `closing`. A missing volume is not an error. Returns the time until which the
+        volume can be restored; None if it cannot be restored.
         """
         volume = await self._store.find_volume(owner, workspace)
         if volume is None:
@@ -187,7 +187,8 @@ class Volumes:
     async def restore(self, volume_id: str, workspace: str | None) -> Volume:
         """Restore a volume from the trash as the drive of a workspace that has none.
 
-        Returns its row from before. Raises Conflict, or NotFound, for example after its trash time.
+        Returns the row that the volume had in the trash. Raises Conflict, or NotFound, for example
+        after its trash time.
         """
         end = self._clock.now() + RESTORE_MARGIN
         for volume in await self._store.list_volumes():

@@ -1,6 +1,6 @@
 """Ends overlong transactions of volumes' roles in the metadata database, and recounts their use.
 
-A role can reset every time-out of its own session, so time-outs do not limit it. The watchdog
+A role can reset every timeout of its own session, so timeouts do not limit it. The watchdog
 enforces a limit from outside, as the superuser: it ends the connection of a transaction (a single
 statement is one) that is older than `LIMIT`. So no role holds vacuum, locks or a processor for
 longer than `LIMIT` and one `TICK`. The drive's own calls take milliseconds, and its tools split
@@ -36,7 +36,7 @@ LIMIT = 30.0
 TICK = 2.0
 """Seconds between two searches for overlong transactions."""
 RECOUNT_EVERY = 60.0
-"""Seconds between two recounts. Each one treats the next volume."""
+"""Seconds between two recounts. Each recount covers the next volume."""
 STATEMENT_TIMEOUT = 20.0
 LOCK_TIMEOUT = 2.0
 QUEUE_ALERT = 0.1

@@ -37,7 +37,7 @@ class WorkspaceDrives:
     def use(
         self, owner: str, workspace: str | None, *, create: bool
     ) -> AbstractAsyncContextManager[Filesystem | None]:
-        """Yield the volume's Filesystem; None if it does not exist and `create` is off."""
+        """Yield the volume's Filesystem; None if it does not exist and `create` is false."""
         return self._pool.use(owner, workspace, create=create)
 
     async def usage(self, owner: str) -> dict[str | None, DriveUse]:

@@ -28,9 +28,8 @@ STARTED_AGAIN = "started again from its disk after a restart of the host"
 BOOT = "boot"
 """Name of the setting that stores the boot id of the host during which the last daemon ran."""
 SUSPEND_TIMEOUT = 10.0
-"""Seconds that the suspension of one box may take when the daemon stops. After that the daemon
-stops the box.
-"""
+"""Seconds that the suspension of one box may take when the daemon stops. After that, the daemon
+stops the box."""
 ENDED = "ended with the host"
 """Name of the setting that lists the ids of boxes to start again after a restart of the host."""
 ADOPTED_PAUSE = timedelta(minutes=1)

@@ -83,7 +83,7 @@ class Operation:
     """The ways to present a credential; by default a key in a header. Empty: needs no key."""
 
     def to_json(self) -> Json:
-        """The operation as an OpenAPI Operation Object."""
+        """Return the operation as an OpenAPI Operation Object."""
         description: Json = {
             "operationId": self.id,
             "tags": [self.family],
@@ -100,7 +100,7 @@ class Operation:
 
 
 def errors(*statuses: int, key: bool = True) -> Json:
-    """The error responses of an operation: those that every operation has, and `statuses`.
+    """Return the error responses of an operation: those of every operation, and `statuses`.
 
     `key`: the operation needs a key, so that it can also answer 401 and 403.
     """
@@ -109,7 +109,7 @@ def errors(*statuses: int, key: bool = True) -> Json:
 
 
 def path(name: str, about: str, example: str, **schema: object) -> Json:
-    """A path parameter; a string unless `schema` says otherwise."""
+    """Return a path parameter; a string unless `schema` says otherwise."""
     return {
         "name": name,
         "in": "path",
@@ -121,22 +121,22 @@ def path(name: str, about: str, example: str, **schema: object) -> Json:
 
 
 def query(name: str, about: str, **schema: object) -> Json:
-    """An optional query parameter."""
+    """Return an optional query parameter."""
     return {"name": name, "in": "query", "description": about, "schema": schema}
 
 
 def header(name: str, about: str, **schema: object) -> Json:
-    """An optional request header."""
+    """Return an optional request header."""
     return {"name": name, "in": "header", "description": about, "schema": schema}
 
 
 def tags(name: str, about: str) -> Json:
-    """An optional request header that carries entity tags."""
+    """Return an optional request header that carries entity tags."""
     return {**header(name, about, type="string", pattern=TAGS), "example": '"2a-1"'}
 
 
 def answer(about: str, schema: Json | None = None, example: object = None, **more: object) -> Json:
-    """A response with a JSON body of `schema`; None: a response without a body."""
+    """Return a response with a JSON body of `schema`; None: a response without a body."""
     if schema is None:
         return {"description": about, **more}
     content: Json = {"schema": schema}
@@ -146,10 +146,10 @@ def answer(about: str, schema: Json | None = None, example: object = None, **mor
 
 
 def ref(name: str) -> Json:
-    """A reference to a schema of the document."""
+    """Return a reference to a schema of the document."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 
 def array(name: str) -> Json:
-    """A list of values of a schema of the document."""
+    """Return the schema of a list whose values have a schema of the document."""
     return {"type": "array", "items": ref(name)}

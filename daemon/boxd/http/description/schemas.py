@@ -21,7 +21,7 @@ _ENCODED: Json = {"type": "string", "pattern": "%[89A-F][0-9A-F]"}
 
 
 def _object(about: str, fields: dict[str, Json], *optional: str) -> Json:
-    """An object whose fields are all required, except the `optional` ones."""
+    """Return an object whose fields are all required, except the `optional` ones."""
     required = [name for name in fields if name not in optional]
     return {"type": "object", "description": about, "properties": fields, "required": required}
 

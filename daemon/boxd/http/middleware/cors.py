@@ -3,7 +3,7 @@
 A browser lets a page of another origin read a response only if the response names that origin.
 Before a request that a form could not send, the browser sends a preflight: OPTIONS without
 credentials. A response names one origin from the operator's list; other origins get no CORS
-headers. Pages authenticate by a key, never by a cookie, so no response allows credentials.
+headers. Pages authenticate with a key, never with a cookie, so no response allows credentials.
 """
 
 from __future__ import annotations

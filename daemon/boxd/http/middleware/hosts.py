@@ -32,7 +32,7 @@ class ServedHosts:
         self._names = frozenset({LOCAL, *(name.lower() for name in names)})
 
     def serve(self, host: str) -> bool:
-        """Whether the value of a `Host` header, with or without a port, is allowed."""
+        """Return whether the value of a `Host` header, with or without a port, is allowed."""
         match = _HOST.fullmatch(host)
         if match is None:
             return False

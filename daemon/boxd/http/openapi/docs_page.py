@@ -38,7 +38,7 @@ _SHOWN_KEYS = {
 
 
 def page(document: Json) -> str:
-    """The page as HTML, generated from an OpenAPI document."""
+    """Return the page as HTML, generated from an OpenAPI document."""
     families: dict[str, list[tuple[str, str, Json]]] = {
         family["name"]: [] for family in document["tags"]
     }
@@ -138,7 +138,7 @@ def _schemas(document: Json) -> str:
 
 
 def _kind(schema: Json) -> str:
-    """The type of a schema in a word or two, as HTML."""
+    """Return the type of a schema in a word or two, as HTML."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f'<a href="#schema-{name}">{name}</a>'
@@ -152,12 +152,12 @@ def _kind(schema: Json) -> str:
 
 
 def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """A table as HTML. The heads and the cells are HTML already."""
+    """Return a table as HTML. The heads and the cells are already HTML."""
     head = "".join(f"<th>{cell}</th>" for cell in heads)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>\n" for row in rows)
     return f'<div class="scroll"><table><tr>{head}</tr>\n{body}</table></div>\n'
 
 
 def _prose(text: str) -> str:
-    """A text of the document as HTML. Backquotes become `<code>`."""
+    """Return a text of the document as HTML. Backquotes become `<code>`."""
     return _CODE.sub(r"<code>\1</code>", escape(text, quote=False))

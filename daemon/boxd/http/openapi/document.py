@@ -42,7 +42,7 @@ _SECURITY: Json = {
 
 
 def document(routes: Iterable[Route] | None = None) -> Json:
-    """The OpenAPI document of `routes`; None: of every route that a server can have."""
+    """Return the OpenAPI document of `routes`; None: of every route that a server can have."""
     served = None if routes is None else operations_of(routes)
     paths: dict[str, Json] = {}
     for path, method, operation in _described():
@@ -63,7 +63,7 @@ def document(routes: Iterable[Route] | None = None) -> Json:
 
 
 def _described() -> Iterator[tuple[str, str, Operation]]:
-    """Path, method in lower case, and description of every operation."""
+    """Yield path, method in lower case, and description of every operation."""
     for route in JSON_ROUTES:
         yield route.path, route.method.lower(), route.operation
     for template, operations in STREAM_OPERATIONS.items():
@@ -72,12 +72,12 @@ def _described() -> Iterator[tuple[str, str, Operation]]:
 
 
 def _plain(template: str) -> str:
-    """A template as OpenAPI writes it."""
+    """Return a template as OpenAPI writes it."""
     return template.replace(REST + "}", "}")
 
 
 def operations_of(routes: Iterable[Route]) -> set[tuple[str, str]]:
-    """(path, method) of every operation of `routes`, as the document writes them."""
+    """Return (path, method) of every operation of `routes`, as the document writes them."""
     served = set()
     for route in routes:
         path = _plain(route.path)
@@ -104,5 +104,5 @@ def _error(status: int) -> Json:
 
 
 def text(described: Json) -> str:
-    """The document as JSON text."""
+    """Return the document as JSON text."""
     return json.dumps(described, indent=1, ensure_ascii=False) + "\n"

@@ -36,9 +36,9 @@ MAX_MESSAGE = 16 * 1024 * 1024
 MAX_REFUSAL = 1024 * 1024
 """Maximum size of the body with which an app refuses a WebSocket, in bytes."""
 CLOSE_S = 5.0
-"""Seconds that an app has to answer a close."""
+"""Seconds within which an app must answer a close."""
 REST_S = 60.0
-"""Seconds that an app has to read the rest of the data of a client that left."""
+"""Seconds within which an app must read the remaining data of a client that has left."""
 SLICE = 16 * 1024
 """Bytes that are parsed at once: parsed small frames take many times their size in memory."""
 MAX_OWED = 1000
@@ -94,7 +94,10 @@ async def _body(upstream: Upstream) -> bytes:
 
 
 def _subprotocol(head: Head, key: str, offered: list[str], port: int) -> str | None:
-    """Return the subprotocol of a valid handshake response, or None. BadAnswer if invalid."""
+    """Return the subprotocol of a valid handshake response, or None.
+
+    Raises BadAnswer if the response is invalid.
+    """
     values = {
         name: [value.decode("latin-1").strip() for line, value in head.lines if line == name]
         for name in _OURS

@@ -157,7 +157,7 @@ class ProxyEndpoint:
 
 
 def place_of(raw_path: bytes) -> Place:
-    """Return the place that a path of the API names. NotFound for an invalid port."""
+    """Return the place that a path of the API names. Raises NotFound for an invalid port."""
     segments = raw_path.split(b"/")
     rest = segments[_SEGMENTS:]
     prefix = b"/".join(segments[:_SEGMENTS])

@@ -25,7 +25,7 @@ MAX_HEAD_BYTES = 65_536
 MAX_INTERIM_BYTES = 4 * MAX_HEAD_BYTES
 """Maximum number of bytes up to the end of the head, including interim responses."""
 TURN = 32
-"""Chunks of a response after which other tasks have their turn; a chunk can be one byte."""
+"""Chunks of a response after which other tasks get a turn; a chunk can be one byte."""
 LAST_STATUS = 599
 SWITCHING = 101
 NO_CONTENT = 204
@@ -74,7 +74,10 @@ class Upstream:
         await self._send(h11.Request(method=method.encode(), target=target, headers=framed))
 
     async def upgrade(self, target: bytes, lines: list[tuple[bytes, bytes]]) -> None:
-        """Send a complete request that upgrades to a WebSocket. ConnectionError as `request`."""
+        """Send a complete request that upgrades to a WebSocket.
+
+        Raises ConnectionError, as `request` does.
+        """
         lines = [*lines, (b"connection", b"Upgrade"), (b"upgrade", b"websocket")]
         await self._send(h11.Request(method=b"GET", target=target, headers=lines))
         await self._send(h11.EndOfMessage())
@@ -85,11 +88,11 @@ class Upstream:
         return self._parser.trailing_data[0]
 
     async def body(self, data: bytes) -> None:
-        """Send a part of the body. ConnectionError as `request`."""
+        """Send a part of the body. Raises ConnectionError, as `request` does."""
         await self._send(h11.Data(data=data))
 
     async def end(self) -> None:
-        """End the body. ConnectionError as `request`."""
+        """End the body. Raises ConnectionError, as `request` does."""
         await self._send(h11.EndOfMessage())
 
     async def head(self) -> Head:
@@ -114,7 +117,7 @@ class Upstream:
             return head
 
     async def read(self) -> AsyncIterator[bytes]:
-        """Yield the response's body. BadAnswer when it is truncated or malformed."""
+        """Yield the response's body. Raises BadAnswer if it is truncated or malformed."""
         if self._length is not None:
             async for data in self._counted(self._length):
                 yield data

@@ -46,7 +46,9 @@ class Visitor:
     box: Box | None = None
 
     def is_key(self, value: bytes) -> bool:
-        """Whether the value of a `key` parameter is an API key, and so must not reach the app."""
+        """Return whether the value of a `key` parameter is an API key, which must not reach the
+        app.
+        """
         return value in self.keys
 
 
@@ -78,7 +80,8 @@ async def admit(scope: Scope, operations: Operations, place: Place) -> Visitor:
     visitor = _by_key(principals, candidates[: len(header_keys)], query_keys)
     if visitor is None:
         if not key_texts and not crumbs(lines):
-            # A request without a credential is refused after the same work as one with a wrong one.
+            # A request without a credential is refused after the same work as one with a wrong
+            # credential.
             await operations.keys.principal_of_key(None)
         principal, box = await _by_cookie(lines, operations, place)
         visitor = Visitor(principal, "cookie", frozenset(principals), box)

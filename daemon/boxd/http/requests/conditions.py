@@ -36,11 +36,11 @@ class Tags:
         return self.tags == ANY
 
     def strongly(self, tag: str) -> bool:
-        """Strong comparison: whether the list has `tag`; a weak tag never matches."""
+        """Return whether the list has `tag` by strong comparison: a weak tag never matches."""
         return self.tags == ANY or tag in self.tags
 
     def weakly(self, tag: str) -> bool:
-        """Weak comparison: whether the list has `tag`, as a strong or as a weak tag."""
+        """Return whether the list has `tag` by weak comparison: as a strong or as a weak tag."""
         return self.strongly(tag) or f"W/{tag}" in self.tags
 
 
@@ -74,7 +74,7 @@ def parse_date(value: bytes | None) -> int | None:
 
 
 def range_applies(if_range: bytes | None, tag: str) -> bool:
-    """Whether a Range applies, given If-Range.
+    """Return whether a Range applies, given If-Range.
 
     A date cannot tell two versions apart, so an If-Range with a date never holds.
     """

@@ -26,7 +26,7 @@ class Answer:
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
 
     def lines(self) -> list[tuple[bytes, bytes]]:
-        """The header lines, with content type and length."""
+        """Return the header lines, with content type and length."""
         return [JSON_TYPE, (b"content-length", b"%d" % len(self.body)), *self.headers]
 
 

@@ -55,7 +55,8 @@ class ConnectionSlot(Protocol):
     """Counts the request in progress on a connection for its owner."""
 
     def begin(self, owner: str) -> None:
-        """Count a request of `owner`. QuotaExceeded when the owner has too many in progress."""
+        """Count a request of `owner`. Raises QuotaExceeded if the owner has too many in progress.
+        """
         ...
 
     def end(self) -> None:
@@ -64,11 +65,11 @@ class ConnectionSlot(Protocol):
 
 
 class Record:
-    """The fields of the access log for one request. Routing sets `route`, authentication sets
-    `principal`.
+    """The fields of the access log for one request.
 
-    `closed` is set when the connection has ended, even while no task reads from it, or when the
-    server has refused the rest of the request.
+    Routing sets `route`, and authentication sets `principal`. `closed` is set when the connection
+    has ended, even while no task reads from it, or when the server has refused the rest of the
+    request.
     """
 
     def __init__(self, scope: Scope) -> None:
@@ -82,7 +83,7 @@ class Record:
         self.finished = False
 
     def enter(self, principal: Principal) -> None:
-        """Count the request for its owner. QuotaExceeded when too many are in progress."""
+        """Count the request for its owner. Raises QuotaExceeded if too many are in progress."""
         self.principal = principal.key_id or "-"
         if self._slot is not None:
             self._slot.begin(principal.owner)

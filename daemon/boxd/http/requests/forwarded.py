@@ -29,7 +29,9 @@ class Proxies:
         self.networks = [ip_network(each.strip()) for each in trusted.split(",")]
 
     def trust(self, address: str) -> bool:
-        """Whether forwarded headers from this address count. A malformed address is not trusted."""
+        """Return whether forwarded headers from this address count. A malformed address is not
+        trusted.
+        """
         try:
             peer = ip_address(address)
         except ValueError:
@@ -55,13 +57,14 @@ class Forwarded:
 
 
 def by_proxy(scope: Scope) -> bool:
-    """Whether the connection comes from a trusted proxy."""
+    """Return whether the connection comes from a trusted proxy."""
     proxies = cast("Proxies | None", scope.get(PROXIES))
     return proxies is not None and proxies.trust(scope.get(PEER, ""))
 
 
 def of_proxy(scope: Scope) -> bool:
-    """Whether a trusted proxy sends the request for itself, not for a client that it names."""
+    """Return whether a trusted proxy sends the request for itself, not for a client that it names.
+    """
     if not by_proxy(scope):
         return False
     return cast("Proxies", scope[PROXIES]).trust(scope["client"][0])

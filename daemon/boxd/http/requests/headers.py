@@ -67,7 +67,7 @@ def framing_problem(
 
 
 def has_body(lines: HeaderLines) -> bool:
-    """Whether the headers announce a body of at least one byte."""
+    """Return whether the headers announce a body of at least one byte."""
     if header(lines, b"transfer-encoding") is not None:
         return True
     return (header(lines, b"content-length") or b"0").strip(b"0") != b""
@@ -84,7 +84,10 @@ def decode_path(raw_path: bytes) -> str:
 
 
 def path_text(decoded: str) -> str:
-    """Return a parameter of a decoded path, with its slashes. BadRequest when it is not UTF-8."""
+    """Return a parameter of a decoded path, with its slashes.
+
+    Raises BadRequest if it is not UTF-8.
+    """
     text = decoded.replace(ENCODED_SLASH, "/")
     try:
         text.encode("utf-8")
@@ -104,7 +107,10 @@ def query_values(query: bytes, name: bytes) -> list[bytes]:
 
 
 def query_workspace(query: bytes) -> str | None:
-    """Return the workspace of `?ws=`, unchecked, or None. BadName for two different values."""
+    """Return the workspace of `?ws=`, unchecked, or None.
+
+    Raises BadName for two different values.
+    """
     values = set(query_values(query, b"ws"))
     if not values:
         return None
@@ -117,7 +123,7 @@ def query_workspace(query: bytes) -> str | None:
 
 
 def query_flag(query: bytes, name: str, *, default: bool) -> bool:
-    """Return the value of `?name=true` or `?name=false`; `default` if absent. BadRequest."""
+    """Return the value of `?name=true` or `?name=false`; `default` if absent. Raises BadRequest."""
     values = set(query_values(query, name.encode()))
     if len(values) <= 1 and values <= {b"true", b"false"}:
         return b"true" in values if values else default

@@ -29,7 +29,7 @@ def encode_event(name: bytes, data: bytes) -> bytes:
 def _encoded(name: bytes, data: bytes) -> bytes:
     """Return an event with base64 data.
 
-    A function of its own: while the sender waits, it holds only the encoded bytes.
+    This is a separate function, so that a waiting sender holds only the encoded bytes.
     """
     return encode_event(name, binascii.b2a_base64(data, newline=False))
 

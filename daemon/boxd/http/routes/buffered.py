@@ -62,7 +62,7 @@ class BufferedOutput:
         self._end = code, duration_ms
 
     async def answer(self, exchange: Exchange) -> None:
-        """Send the object. A long object goes out in pieces, as fast as the client reads them.
+        """Send the object. A long object goes out in pieces, as fast as the client reads.
 
         Sends nothing if the command has not ended, because the client has then disconnected.
         """
@@ -78,7 +78,7 @@ class BufferedOutput:
         await exchange.send({"type": "http.response.start", "status": 200, "headers": headers})
         for piece in (piece for part in layout for piece in _encoded(part)):
             await exchange.send({"type": "http.response.body", "body": piece, "more_body": True})
-            await asyncio.sleep(0)  # other tasks have their turn, even if this client is fast
+            await asyncio.sleep(0)  # other tasks get a turn, even if this client is fast
         await exchange.send({"type": "http.response.body"})
 
     def _layout(self, code: int, duration_ms: int) -> Iterator[bytes | bytearray]:

@@ -55,7 +55,7 @@ PREFIX = "/v1/exec/"
 STREAM_TYPE = "application/x-svc-exec"
 PLAIN_TYPE = "text/plain"
 LOST_CODE = 255
-"""Exit code of a stream whose box disappeared; ssh reports the same."""
+"""Exit code of a stream whose box disappeared; ssh reports the same code."""
 TEMPLATE = "/v1/exec/{spec...}"
 SPEC = REFERENCE.removesuffix("$") + "(\\^[1-9][0-9]?[mhd])?(\\+[1-9][0-9]?[smh])?$"
 """Pattern of some box specs. Images have more forms, but every match is a valid spec."""

@@ -59,7 +59,7 @@ class JsonRequest:
     """The template of the route that matched."""
 
     async def caller(self) -> Caller:
-        """Authenticates the request.
+        """Authenticate the request and return its caller.
 
         Raises InvalidKey, QuotaExceeded (as `authenticate` does) and BadName for a bad `?ws=`.
         """
@@ -68,16 +68,18 @@ class JsonRequest:
         return Caller(operations, principal, query_workspace(self.scope["query_string"]))
 
     def parameter(self, name: str) -> str:
-        """The path parameter `{name}`, decoded. BadRequest when it is not UTF-8."""
+        """Return the path parameter `{name}`, decoded. Raises BadRequest if it is not UTF-8."""
         index = self.path.split("/").index(f"{{{name}}}")
         return path_text(self.scope["path"].split("/")[index])
 
     def query(self, name: str) -> list[bytes]:
-        """All values of a query parameter, in order."""
+        """Return all values of a query parameter, in order."""
         return query_values(self.scope["query_string"], name.encode())
 
     def flag(self, name: str) -> bool:
-        """A query parameter that is `true` or `false`; False when absent. BadRequest otherwise."""
+        """Return a query parameter that is `true` or `false`; False if absent. Else raises
+        BadRequest.
+        """
         return query_flag(self.scope["query_string"], name, default=False)
 
 
@@ -96,17 +98,17 @@ class JsonRoute:
         return Route(self.path, (self.method,), public=not self.operation.security)
 
     def matches(self, path: str) -> bool:
-        """Whether a decoded path belongs to this route."""
+        """Return whether a decoded path belongs to this route."""
         return matches(self.path, path)
 
     async def serve(self, scope: Scope, receive: Receive, send: Send, services: Services) -> None:
-        """Answers one request. Exceptions of the handler pass to the caller."""
+        """Answer one request. Exceptions of the handler pass to the caller."""
         response = await self.handler(JsonRequest(scope, services, self.path))
         await response(scope, receive, send)
 
 
 def json_route(method: str, path: str, operation: Operation) -> Callable[[Handler], JsonRoute]:
-    """Decorator: turns a handler into the route of `method` and `path`."""
+    """Return a decorator that turns a handler into the route of `method` and `path`."""
 
     def route(handler: Handler) -> JsonRoute:
         return JsonRoute(method, path, operation, handler)

@@ -168,7 +168,8 @@ class McpEndpoint:
         """Serve one request or one WebSocket."""
         self._hosts.check(scope)
         if scope["type"] == "websocket":
-            # Pages of any origin may connect: they authenticate by a key, and cookies are ignored.
+            # Pages of any origin may connect: they authenticate with a key, and cookies are
+            # ignored.
             principal = await authenticate(scope, self._operations, query_key=True)
             await self._mcp.serve_socket(principal, socket_of(scope))
             return

@@ -54,12 +54,12 @@ class StreamRoute:
         return Route(self.template, methods, socket=self.socket, http=self.http)
 
     def matches(self, path: str) -> bool:
-        """Whether a decoded path belongs to this route."""
+        """Return whether a decoded path belongs to this route."""
         return matches(self.template, path)
 
 
 def matches(template: str, path: str) -> bool:
-    """Whether a decoded path matches a template.
+    """Return whether a decoded path matches a template.
 
     A parameter matches one segment that is not empty. A last parameter `{name...}` matches any
     number of segments; with none, the slash before it may be missing too.

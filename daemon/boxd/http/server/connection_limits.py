@@ -1,9 +1,9 @@
 """Limits on the connections of the HTTP listener, and which connection is closed for a new one.
 
-A connection is idle until a request on it has presented a credential, and idle again after the
-response. In between it is busy, for an owner. Idle connections of strangers are limited for each
-source and in total. When all slots are taken, an idle connection is closed to make room, first one
-of a stranger: the oldest connection of the source that has the most. So a client that sends nothing
+A connection is idle until a request on it presents a credential, and again after the response. In
+between, the connection is busy for an owner. Idle connections of strangers are limited per source
+and in total. When all slots are taken, the listener closes an idle connection, preferably one of a
+stranger: the oldest connection of the source that has the most. So a client that sends nothing
 cannot block other clients, and the process does not run out of files. A busy connection is never
 closed; instead the number of busy connections of one owner is limited.
 
@@ -52,7 +52,7 @@ class Slot:
     owner: str = ""
 
     def begin(self, owner: str) -> None:
-        """Make the connection busy for `owner`. QuotaExceeded when the owner has too many."""
+        """Make the connection busy for `owner`. Raises QuotaExceeded if the owner has too many."""
         self.limits.begin(self, owner)
 
     def end(self) -> None:
@@ -95,7 +95,7 @@ class IdleSlots:
         self._number += 1
 
     def remove(self, slot: Slot) -> None:
-        """Remove a slot. KeyError if it is not here."""
+        """Remove a slot. Raises KeyError if it is not here."""
         slots = self._sources[slot.source]
         del slots[slot]
         if not slots:
@@ -133,7 +133,7 @@ class ConnectionLimits:
         return slot
 
     def begin(self, slot: Slot, owner: str) -> None:
-        """Make a slot busy for `owner`. QuotaExceeded when the owner has too many."""
+        """Make a slot busy for `owner`. Raises QuotaExceeded if the owner has too many."""
         if slot not in self._idle(slot):
             return  # already busy, or just reclaimed: then its connection is about to end
         most = max(1, self._most // SHARE)

@@ -16,8 +16,8 @@ from h11._receivebuffer import ReceiveBuffer  # h11 has no public way to bound a
 from boxd.http.requests.headers import MAX_HEADER_LINES
 
 CROWD = 500
-"""Events that are parsed in one turn; then other connections have their turn. One read of a body
-with Content-Length is one event; one read of tiny chunks is tens of thousands."""
+"""Events that are parsed in one turn; then other connections get a turn. One read of a body with
+Content-Length is one event; one read of tiny chunks is tens of thousands."""
 MALFORMED = "this is not a valid HTTP/1.1 request"
 BARE_LF = "a line of the request ends in a bare LF; end each line with CR LF"
 FOLDED = "a header line is folded; send each header on one line"

@@ -42,13 +42,15 @@ if TYPE_CHECKING:
     from boxd.http.server.connection_limits import ConnectionLimits, Slot
 
 HEADER_TIMEOUT_S = 30.0
-"""Limit from the first byte of a connection, or of a further request, to the end of the headers."""
+"""Time limit from the first byte of a connection, or of a further request, to the end of the
+headers."""
 LINGER_IDLE_S = 2.0
 LINGER_S = 10.0
-"""A closed connection discards what the client still sends: until the client pauses for
-LINGER_IDLE_S, at most for LINGER_S."""
+"""A closed connection discards further input until the client pauses for LINGER_IDLE_S, but for at
+most LINGER_S."""
 STALLED_S = 60.0
-"""While data waits for it, a client or its kernel must read at least one byte in this time."""
+"""While data waits for a client, the client or its kernel must read at least one byte in this time.
+"""
 WRITE_BUFFER = 192 * 1024
 """Bytes that wait for a client's socket before writers wait too."""
 AT_ONCE = struct.pack("ii", 1, 0)
@@ -107,7 +109,8 @@ class HttpProtocol(H11Protocol):
         self._watch_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release everything of the connection. The loop calls it when the connection has ended."""
+        """Release all resources of the connection. The loop calls it when the connection has ended.
+        """
         self._closer.gone()
         self._stop_watching()
         self._end_stall()
@@ -182,7 +185,7 @@ class HttpProtocol(H11Protocol):
         return self._turn is not None
 
     def _next_turn(self) -> None:
-        """Continue parsing, after other connections had their turn."""
+        """Continue parsing after other connections have had a turn."""
         self._turn = None
         if self.transport.is_closing():
             return
@@ -201,7 +204,7 @@ class HttpProtocol(H11Protocol):
             self.transport.resume_reading()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what the parser rejected, and close; without a response if one has begun."""
+        """Refuse input that the parser rejected, and close. Send no response if one has begun."""
         del msg
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             status, text = (400, CUT_SHORT) if self._cut_short else self._parser.refusal
@@ -210,7 +213,7 @@ class HttpProtocol(H11Protocol):
         self.transport.close()
 
     def _leave_application(self) -> None:
-        """Drop what the application still sends: the protocol has answered its request."""
+        """Drop further output of the application: the protocol has answered the request."""
         cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
@@ -293,7 +296,8 @@ class _LingeringTransport:
     """A transport whose `close` waits while the client still sends a request body.
 
     Closing a socket that has unread data resets the connection, and the client can lose the
-    response. So `close` sends FIN, discards what still arrives for a limited time, then closes.
+    response. So `close` sends FIN, discards further input for a limited time, and then closes the
+    socket.
     """
 
     def __init__(self, transport: asyncio.Transport, protocol: HttpProtocol) -> None:
@@ -322,7 +326,7 @@ class _LingeringTransport:
             self.transport.resume_reading()
 
     def is_closing(self) -> bool:
-        """Whether `close` was called."""
+        """Return whether `close` was called."""
         return self.lingering or self.transport.is_closing()
 
     def close(self) -> None:

@@ -131,7 +131,7 @@ def _settings(app: ASGIApp, config: Config) -> uvicorn.Config:
 
 def _listen(address: Address) -> socket.socket:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    # The protocol is explicit because only then the loop sets TCP_NODELAY. Without it a small
+    # The protocol is explicit because only then does the loop set TCP_NODELAY. Without it a small
     # response, sent as headers and body, waits 40 ms for the client's acknowledgement (measured).
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:

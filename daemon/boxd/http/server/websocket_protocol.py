@@ -45,7 +45,7 @@ MESSAGE_COST = 512
 SLICE = 16 * 1024
 """Bytes that are parsed at once: parsed small frames take many times their size in memory."""
 CROWD = 500
-"""After a slice with more frames than this, other connections have their turn."""
+"""After a slice with more frames than this, other connections get a turn."""
 CLOSE_S = 10.0
 """Seconds that a client has to answer a close, or to read the data before it."""
 GONE_MS = 30_000
@@ -100,7 +100,8 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             self._refuse(400, f"not a WebSocket handshake: {self.conn.handshake_exc}")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release everything of the connection. The loop calls it when the connection has ended."""
+        """Release all resources of the connection. The loop calls it when the connection has ended.
+        """
         super().connection_lost(exc)
         if self._slot is not None:
             self._slot.left()
@@ -194,7 +195,8 @@ class SocketProtocol(WebSocketsSansIOProtocol):
                 return
 
     def _next_turn(self) -> None:
-        """Continue after other connections had their turn, unless too many messages wait by now."""
+        """Continue after other connections have had a turn, unless too many messages wait by now.
+        """
         if self.read_paused and self._waiting <= self._ahead and not self.transport.is_closing():
             self._read_on()
 

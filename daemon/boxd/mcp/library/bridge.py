@@ -1,7 +1,7 @@
 """Connects the transports to the MCP library. Only this package uses the library.
 
 A transport receives and sends texts. The library expects streams of its message objects. The first
-request decides which era of the protocol a connection speaks.
+request decides whether a connection speaks the protocol with or without a handshake.
 """
 
 from __future__ import annotations

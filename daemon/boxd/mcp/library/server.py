@@ -76,7 +76,7 @@ _TOOLS = [
 
 
 def build_server(session: Session, unsent: UnsentResults) -> Server[Any]:
-    """Return a server for one client. `unsent` keeps the budget shares of its results."""
+    """Return a server for one client. `unsent` holds the budget shares of its results."""
     methods = _Methods(session, unsent)
     server: Server[Any] = Server(
         NAME,
@@ -169,9 +169,9 @@ class _Methods:
     async def _run(
         self, ctx: Context, tool: Tool, arguments: dict[str, Any]
     ) -> tuple[dict[str, Any], str]:
-        """Run a tool; return its result and the JSON text of it.
+        """Run a tool; return its result and the JSON text of the result.
 
-        The result's share of the budget is kept until the result is sent.
+        The result's share of the budget stays reserved until the result is sent.
         """
         share = Share(self._session.budget)
         try:
@@ -255,7 +255,7 @@ class _Methods:
     async def listen(
         self, ctx: Context, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
-        """Notify of changes while the request is open."""
+        """Send notifications of changes while the request is open."""
         session = self._session
         if session.listens >= MAX_LISTENS:
             raise MCPError(

@@ -16,7 +16,7 @@ MAX_REPLIES = 64
 """Maximum number of replies of one request that are stored. Beyond this, the oldest progress
 message is dropped."""
 ANSWER_DROPPED = -32001
-"""JSON-RPC code of the error that replaces an answer which was too large to store."""
+"""JSON-RPC code of the error that replaces an answer that is too large to store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Replies:
             self._append(text, last=True, success=success)
 
     def drop_answer(self) -> None:
-        """Replace all stored messages by a short error, which tells the client of the loss."""
+        """Replace all stored messages with a short error that reports the loss to the client."""
         number = self._count
         size = self.size
         self._log.clear()

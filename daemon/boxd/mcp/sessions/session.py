@@ -125,7 +125,7 @@ class Session:
 
 
 class ProgressReporter:
-    """Sends the latest progress line of a call, at most once in PROGRESS_S."""
+    """Sends the latest progress line of a call, at most once per PROGRESS_S."""
 
     def __init__(self, send: SendProgress | None) -> None:
         """`send` None: the client did not ask for progress."""

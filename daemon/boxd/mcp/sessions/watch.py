@@ -1,7 +1,7 @@
 """Notifications about changed resources: which resources a client watches, and when it is notified.
 
-A change is notified 250 ms later, once for each resource, however often the resource changes
-meanwhile. Only `run` awaits. A watch keeps no box awake, and nothing waits for its client.
+The client gets a notification 250 ms after a change: one per resource, however often the resource
+changes meanwhile. Only `run` awaits. A watch keeps no box awake, and nothing waits for its client.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PendingUpdates:
         self._added.set()
 
     async def next(self) -> str | None:
-        """Wait for and remove the oldest one."""
+        """Wait for the oldest resource; remove and return it."""
         while not self._pending:
             self._added.clear()
             await self._added.wait()

@@ -36,7 +36,7 @@ async def _delegate(call: Call) -> dict[str, Any]:
 
 
 def _json(outcome: Delegated) -> dict[str, Any]:
-    """An agent has a text and stderr. A command has both streams, as for `box_exec`."""
+    """Return the text and stderr of an agent, or both streams of a command, as `box_exec` does."""
     if outcome.text is None:
         output = encode_streams(outcome.stdout, outcome.stderr)
     else:

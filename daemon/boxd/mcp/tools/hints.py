@@ -34,7 +34,7 @@ _HOST_PLACEHOLDER = "jump@HOST"
 
 
 def with_tool_names(text: str) -> str:
-    """Replace commands by tools. If no tool does the same, the text says which command does."""
+    """Replace commands with tools. If no tool does the same, the text says which command does."""
     head, separator, command = text.rpartition(_SEE)
     if separator:
         tool = _TOOLS.get(command)

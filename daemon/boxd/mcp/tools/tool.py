@@ -51,13 +51,14 @@ class Tool:
     optional: frozenset[str] = frozenset()
     """Members of the result that may be missing."""
     read_only: bool = False
-    """The protocol's readOnlyHint: it changes nothing."""
+    """The protocol's readOnlyHint: the tool changes nothing."""
     destructive: bool = False
-    """The protocol's destructiveHint: it may delete or overwrite something."""
+    """The protocol's destructiveHint: the tool may delete or overwrite something."""
     idempotent: bool = False
     """The protocol's idempotentHint: a repeated call with the same arguments changes nothing."""
     open_world: bool = False
-    """The protocol's openWorldHint: it runs the caller's code, which can do all that a box can."""
+    """The protocol's openWorldHint: the tool runs the caller's code, which can do all that a box
+    can."""
 
     @property
     def alias(self) -> str:
