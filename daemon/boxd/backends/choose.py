@@ -19,7 +19,7 @@ def choose(config: Config, existing: Iterable[str], *, serve: bool) -> Backend:
 
     `existing` are the backends of existing boxes. With `serve`, all must be the chosen one; if not,
     Unavailable names the flag to give. Without `serve`, boxes are only stopped, and the result is
-    the backend of existing boxes. BadRequest for a flag that the backend does not support.
+    the backend of existing boxes. Raises BadRequest for a flag that the backend does not support.
     """
     foreign = sorted(set(existing) - {config.backend})
     if foreign and serve:
@@ -33,7 +33,7 @@ def choose(config: Config, existing: Iterable[str], *, serve: bool) -> Backend:
     name = foreign[0] if foreign else config.backend
     if name == RuncBackend.name:
         return RuncBackend(config)
-    # Its client takes long to import (see CONTRIBUTING), so only its users import it.
+    # The import of its client is slow (see CONTRIBUTING), so only its users import it.
     from boxd.backends.docker.backend import DockerBackend
 
     return DockerBackend(config)

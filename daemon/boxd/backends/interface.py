@@ -119,7 +119,7 @@ class Backend(Protocol):
         ...
 
     async def close(self) -> None:
-        """Release everything that `setup` created and no box uses. Boxes continue to run."""
+        """Release everything that `setup` created and that no box uses. Boxes continue to run."""
         ...
 
     def capabilities(self) -> Capabilities:
@@ -153,7 +153,10 @@ class Backend(Protocol):
         ...
 
     async def detach_drive(self, box_id: str) -> None:
-        """Unmount /wrk. Conflict with the names of the holders if in use. No error if absent."""
+        """Unmount /wrk. Raises Conflict with the names of the holders if in use.
+
+        No error if absent.
+        """
         ...
 
     async def stop(self, box_id: str) -> None:
@@ -165,7 +168,7 @@ class Backend(Protocol):
         ...
 
     async def suspect_inits(self, box_ids: Collection[str]) -> set[str]:
-        """Return those of `box_ids` whose init may have stopped or ended.
+        """Return the ids in `box_ids` of boxes whose init may have stopped or ended.
 
         One cheap pass checks all of them. `init_state` and `list` are exact.
         """
@@ -204,8 +207,8 @@ class Backend(Protocol):
         """Write the memory of a frozen box to the disk, and publish it in one step.
 
         The box is frozen and alive afterwards: `stop` completes a suspension, `thaw` undoes it.
-        After an error the box is frozen too, and has no memory on the disk. BoxdError with one line
-        for users if the box holds something that cannot be saved.
+        After an error the box is frozen too, and has no memory on the disk. Raises BoxdError with
+        one line for users if the box holds something that cannot be saved.
         """
         ...
 
@@ -216,7 +219,7 @@ class Backend(Protocol):
     async def resume(self, box_id: str, drive: Path | None) -> None:
         """Resume a stopped box with its memory. The memory can be used only once.
 
-        `drive` is the mount for its /wrk, if it had one. MemoryLost if the memory cannot be
+        `drive` is the mount for its /wrk, if it had one. Raises MemoryLost if the memory cannot be
         restored: then nothing of the attempt remains, and `start` works.
         """
         ...
@@ -232,10 +235,10 @@ class Backend(Protocol):
     ) -> None:
         """Save disk and memory of a box that is frozen or not running.
 
-        Memory and disk of a frozen box are consistent. Of a stopped box, its memory is included if
-        it has any. A failure leaves no snapshot. Without `lasting`, the snapshot may be lost in a
-        crash of the host, but the box is frozen for a shorter time. Without `memory`, it contains
-        only the disk.
+        Memory and disk of a frozen box are consistent. The snapshot of a stopped box includes its
+        memory if it has any. A failure leaves no snapshot. Without `lasting`, the snapshot may be
+        lost in a crash of the host, but the box is frozen for a shorter time. Without `memory`, it
+        contains only the disk.
         """
         ...
 
@@ -255,7 +258,7 @@ class Backend(Protocol):
         ...
 
     async def restore_snapshot(self, box_id: str, snapshot_id: str) -> None:
-        """Replace disk and memory of a stopped box by those of a snapshot. Raises NotFound."""
+        """Replace disk and memory of a stopped box with those of a snapshot. Raises NotFound."""
         ...
 
     async def clone(self, plan: BoxPlan, snapshot_id: str) -> None:

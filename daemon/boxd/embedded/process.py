@@ -108,12 +108,15 @@ class Process:
 
     @property
     def alive(self) -> bool:
-        """False once it has ended."""
+        """False once the process has ended."""
         return not self._exited.is_set()
 
     @property
     def status(self) -> str:
-        """How it ended, for users: `status 1`, `SIGKILL`, or `unknown status` if not our child."""
+        """How the process ended, for users.
+
+        For example `status 1` or `SIGKILL`; `unknown status` if it is not our child.
+        """
         code = self._child.returncode if self._child is not None else None
         if code is None:
             return "unknown status"
@@ -126,22 +129,25 @@ class Process:
                 signals.pidfd_send_signal(self._fd, number)
 
     async def wait(self, timeout: float | None = None) -> bool:
-        """Wait for its end, at most `timeout` seconds. Return False if it is still alive."""
+        """Wait for the end of the process, at most `timeout` seconds.
+
+        Return False if the process is still alive.
+        """
         try:
             # Before Python 3.12 `wait_for` can lose a cancellation that arrives together with the
             # end of the process.
             async with asyncio.timeout(timeout):
                 await self._exited.wait()
         except TimeoutError:
-            # After a stall of the loop both may be due, the time-out and the end of the process,
-            # and the time-out comes first.
+            # After a stall of the loop, both the timeout and the end of the process may be due. The
+            # timeout then comes first.
             self._poll()
         return not self.alive
 
     async def end(self, steps: tuple[tuple[signals.Signals, float], ...]) -> None:
         """Send the signals in turn until the process has ended. Each has a time limit in seconds.
 
-        Raises TimeoutError if it survives the last one.
+        Raises TimeoutError if the process survives the last signal.
         """
         for number, timeout in steps:
             self.signal(number)

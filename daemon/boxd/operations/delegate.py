@@ -115,7 +115,10 @@ class DelegateOperations:
             return report.result(ref, code, duration_ms)
 
     async def _agent(self, p: Principal, task: Task) -> Agent:
-        """Return the owner's agent. Raises NotFound; BadRequest if the task sets its variable."""
+        """Return the owner's agent.
+
+        Raises NotFound; BadRequest if the task sets its variable.
+        """
         agent = await self._store.agent(p.owner)
         if agent is None:
             raise NotFound("no agent is set; see: agent set")

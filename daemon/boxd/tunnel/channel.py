@@ -43,7 +43,7 @@ WRITE_BUFFER = 64 * 1024
 CLOSE_S = 10.0
 """Seconds to wait for a channel to close; an agent ends a stubborn process group in less."""
 FAULTS = (asyncssh.Error, PacketDecodeError, OSError, TimeoutError)
-"""Exceptions of a failed channel opening. An agent may accept in a malformed message."""
+"""Exceptions of a failed channel opening. An agent may accept with a malformed message."""
 
 Stream = Literal["stdout", "stderr"]
 Taken: TypeAlias = "Coroutine[Any, Any, None]"
@@ -351,7 +351,7 @@ class Exec(asyncssh.SSHClientSession[bytes]):
     def close(self) -> None:
         """Close the channel; the agent ends the command's process group (HUP, TERM, KILL).
 
-        For a command that had not ended before, `wait` then reports the signal HUP.
+        If the command had not ended before, `wait` then reports the signal HUP.
         """
         if self._chan is not None:
             self._let_go = True
@@ -360,7 +360,7 @@ class Exec(asyncssh.SSHClientSession[bytes]):
             self._chan.abort()
 
     def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
-        """Note the channel and set its write buffer."""
+        """Store the channel and set its write buffer."""
         self._chan = chan
         chan.set_write_buffer_limits(high=WRITE_BUFFER)
 
@@ -385,15 +385,15 @@ class Exec(asyncssh.SSHClientSession[bytes]):
         self._writable.set()
 
     def exit_status_received(self, status: int) -> None:
-        """Note the exit status."""
+        """Store the exit status."""
         self._status = ExitStatus(status, None)
 
     def exit_signal_received(self, signal: str, core_dumped: bool, msg: str, lang: str) -> None:
-        """Note the signal (name without SIG) that ended the command."""
+        """Store the signal (name without SIG) that ended the command."""
         self._status = ExitStatus(None, signal)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End `output` and `wait`; the status is unknown if output may be missing."""
+        """End `output` and `wait`; the exit status is unknown if output may be missing."""
         # Output that asyncssh still held is lost with the tunnel. If the status has arrived
         # already, keeping it would report partial output as complete.
         if exc is not None or not (self._let_go or self._closed_by_agent()):
@@ -407,7 +407,7 @@ class Exec(asyncssh.SSHClientSession[bytes]):
         self._news.set()
 
     def _closed_by_agent(self) -> bool:
-        """Whether the agent has closed the channel, which it does after all output."""
+        """Return whether the agent has closed the channel, which it does after all output."""
         return self._chan is not None and self._chan._recv_state == "closed"
 
 

@@ -51,21 +51,21 @@ class Tunnelled(Protocol):
     async def request(self, verb: str, params: dict[str, Any]) -> dict[str, Any]:
         """Answer a request of `protocol.REQUESTS`.
 
-        The text of a BoxdError is shown to the requester.
+        The requester sees the text of a BoxdError.
         """
 
     def activity(self, shells: int) -> None:
-        """The box reports this number of detached shells, 0 to MAX_SHELLS."""
+        """Handle a report of the box: its number of detached shells, 0 to MAX_SHELLS."""
 
     def misbehaved(self, reason: str) -> None:
-        """The agent violated the protocol or a limit; the tunnel must be cut."""
+        """Handle a violation of the protocol or a limit by the agent: cut the tunnel."""
 
 
 class ControlChannel(asyncssh.SSHClientSession[bytes]):
     """Reads lines; the first must be hello. Anything malformed ends the tunnel (`misbehaved`).
 
     Requests of the box run as tasks; the only state that they share is the set of tasks. The
-    daemon's own requests are futures in a table, by numbers that are never used twice.
+    daemon's own requests are futures in a table, under numbers that are never reused.
     """
 
     def __init__(self, box: Tunnelled) -> None:
@@ -97,7 +97,7 @@ class ControlChannel(asyncssh.SSHClientSession[bytes]):
             del self._asked[number]
 
     def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
-        """Note the channel."""
+        """Store the channel."""
         self._chan = chan
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
@@ -178,10 +178,10 @@ class ControlChannel(asyncssh.SSHClientSession[bytes]):
 
 
 class _Slowly:
-    """Passes numbers to `tell` at most every ACTIVITY_S seconds: the first at once, then the
-    latest.
+    """Passes numbers to `tell` at most every ACTIVITY_S seconds.
 
-    Only callbacks of the event loop change it.
+    It passes the first number at once, and then the latest one. Only callbacks of the event loop
+    change its state.
     """
 
     def __init__(self, tell: Callable[[int], None]) -> None:
@@ -195,7 +195,7 @@ class _Slowly:
             self._now()
 
     def close(self) -> None:
-        """Stop passing numbers on."""
+        """Stop passing on numbers."""
         if self._pause is not None:
             self._pause.cancel()
 

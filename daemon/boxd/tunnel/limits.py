@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MAX_CHANNELS = 256
 """Number of open channels of one tunnel at which the agent may not open more. Both sides count."""
 OPENS = (64, 64)
-"""Channels that an agent may open: (per second, at once). The same holds for all pairs below."""
+"""Channels that an agent may open: (per second, at once). All pairs below have the same form."""
 REQUESTS = (64, 64)
 """Global requests; also lines of the control channel."""
 EXCHANGES = (1, 10)
@@ -68,7 +68,7 @@ class Tap(ABC):
     """Sees the messages of one connection before asyncssh handles them.
 
     It replaces attributes of the connection and its channels through which asyncssh passes
-    messages: asyncssh has no hook for it, and no callback for most messages. An exception of
+    messages: asyncssh has no hook for this, and no callback for most messages. An exception of
     `_count` acts like one of asyncssh's own: a DisconnectError ends the connection with its text.
     """
 
@@ -107,8 +107,10 @@ class Tap(ABC):
 
 
 class Meter(Tap):
-    """Counts the messages of an agent; too many raise asyncssh.ProtocolError, which ends the
-    connection."""
+    """Counts the messages of an agent.
+
+    Too many messages raise asyncssh.ProtocolError, which ends the connection.
+    """
 
     def __init__(self, connection: asyncssh.SSHClientConnection) -> None:
         super().__init__(connection)

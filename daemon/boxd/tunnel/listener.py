@@ -53,10 +53,10 @@ class BoxListener:
     """
 
     def __init__(self, box_id: str, host_key: str, misbehaved: Callable[[str], None]) -> None:
-        """`host_key` is the box's public key. `misbehaved` is called with the reason when a
-        connection of the box violated a rule and was ended.
+        """`host_key` is the box's public key.
 
-        Raises asyncssh.KeyImportError.
+        `misbehaved` is called with the reason when a connection of the box violated a rule and was
+        ended. Raises asyncssh.KeyImportError.
         """
         self.box_id = box_id
         self.misbehaved = misbehaved
@@ -133,7 +133,7 @@ class BoxListener:
     def pause(self) -> float | None:
         """End all connections and stop listening for some seconds, longer each time.
 
-        Returns the seconds, or None if it pauses already.
+        Returns the seconds, or None if a pause is in progress.
         """
         self.abort()
         if self._paused:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 HELLO_S = 10.0
-"""Seconds in which a connection must send hello."""
+"""Seconds within which a connection must send hello."""
 GET_S = 30.0
 """Default seconds to wait for a tunnel."""
 QUIESCE_S = 2.0
@@ -74,7 +74,7 @@ class _Entry:
             return None
 
     async def settled(self) -> Tunnel | None:
-        """Return the live tunnel, waiting for one that is being set up; None if there is none."""
+        """Return the live tunnel, or wait for one that is being set up; None if there is none."""
         async with self.news:
             while self.tunnel is None or self.tunnel.closed:
                 if not self.listener.connections:
@@ -187,9 +187,10 @@ class TunnelRegistry:
     async def quiesce(self, box_id: str) -> int | None:
         """Take the tunnel down before a freeze: a checkpoint cannot store half of a connection.
 
-        No new tunnel is accepted until `open`. The agent is asked to close its own end; after
-        QUIESCE_S it is cut off. Returns the number of detached shells from the agent's answer, or
-        None without an answer. Never fails because of the agent; does nothing without a tunnel.
+        No new tunnel is accepted until `open`. The method asks the agent to close its own end, and
+        cuts the agent off after QUIESCE_S. Returns the number of detached shells from the agent's
+        answer, or None without an answer. Never fails because of the agent; does nothing without a
+        tunnel.
         """
         entry = self._entries.get(box_id)
         if entry is None:
@@ -265,7 +266,9 @@ class _Side:
 
 
 def new_identity() -> tuple[bytes, str]:
-    """Create an ed25519 key; return the private key in OpenSSH format and the public key as one
-    line."""
+    """Create an ed25519 key pair.
+
+    Returns the private key in OpenSSH format, and the public key as one line.
+    """
     key = asyncssh.generate_private_key("ssh-ed25519")
     return key.export_private_key(), key.export_public_key().decode().strip()

@@ -98,7 +98,7 @@ class ChannelStream(asyncssh.SSHTCPSession[bytes]):
             self._chan.abort()
 
     def connection_made(self, chan: asyncssh.SSHTCPChannel[bytes]) -> None:
-        """Note the channel and set its write buffer."""
+        """Store the channel and set its write buffer."""
         self._chan = chan
         chan.set_write_buffer_limits(high=BUFFER)
 
@@ -112,7 +112,7 @@ class ChannelStream(asyncssh.SSHTCPSession[bytes]):
         self._news.set()
 
     def eof_received(self) -> bool:
-        """Note the box's EOF; keep the channel open for writing."""
+        """Record the box's EOF; keep the channel open for writing."""
         self._ended = True
         self._news.set()
         self._close_when_over()

@@ -67,7 +67,9 @@ class IdleUpkeep:
         await self._tasks.close()
 
     async def run_round(self) -> int:
-        """Handle all volumes once; return their number. A failed volume waits for the next round.
+        """Handle all volumes once; return their number.
+
+        A failed volume waits for the next round.
         """
         try:
             await self._volumes.empty_trash()

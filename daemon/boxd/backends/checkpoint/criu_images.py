@@ -1,10 +1,10 @@
 """Parses the images of a CRIU dump and changes them before a restore. Pure functions.
 
-CRIU refuses to restore a box if a file that the box has open or mapped has another length than at
-the dump, or is missing. On /wrk both happen while a box is suspended, because other clients change
-files there. So this module removes the lengths from the images, and replaces a missing file by a
-stand-in. *Measured*: CRIU 4.3 then restores the box. The box sees the current file, or an unlinked
-one.
+CRIU refuses to restore a box if a file that the box has open or mapped has a different length than
+at the dump, or is missing. On /wrk both happen while a box is suspended, because other clients
+change files there. So this module removes the lengths from the images, and replaces a missing file
+with a stand-in. *Measured*: CRIU 4.3 then restores the box. The box sees the current file, or an
+unlinked one.
 
 An image is a header of two numbers, followed by messages. Each message has its length in front (32
 bits, little endian). The messages are Protocol Buffers. The module interprets only the fields that
@@ -212,7 +212,7 @@ def root_mount(mountpoints: bytes) -> int:
 
 
 def with_sources(mountpoints: bytes) -> bytes:
-    """Return `mountpoints-*.img` with no mount that has a key and a removed source.
+    """Return `mountpoints-*.img` in which no mount with a key has a removed source.
 
     The key names another source for the restore. A box can remove its /dev/null, which masks files
     of the kernel. CRIU then tries to create the other source, and fails because it exists.

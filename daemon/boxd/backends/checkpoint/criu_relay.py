@@ -194,7 +194,10 @@ def interpose(number: int, gate: str, mark: str, cgroups: list[str]) -> None:
 
 
 def main(words: list[str]) -> None:
-    """`words`: the paths of CRIU, gate, mark and cgroup files, then runc's own arguments."""
+    """Become CRIU, with the relay in front of it if runc needs one.
+
+    `words` are the paths of CRIU, gate, mark and cgroup files, then runc's own arguments.
+    """
     criu, gate, mark, cgroups, *arguments = words
     if arguments[:1] == ["swrk"]:
         interpose(int(arguments[1]), gate, mark, cgroups.splitlines())

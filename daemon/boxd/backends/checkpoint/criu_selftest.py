@@ -51,7 +51,7 @@ class SelfTestFailed(BoxdError):
 async def try_out(criu: Path, work: Path) -> None:
     """Suspend and resume a test box with the CRIU at `criu`; its files are below `work`.
 
-    Nothing remains when this returns, not even of an interrupted earlier test. Two concurrent
+    Nothing remains when this returns, not even parts of an interrupted earlier test. Two concurrent
     tests must not share `work`. Raises SelfTestFailed if CRIU fails, and Unavailable or other
     errors if the test could not run.
     """
@@ -235,7 +235,7 @@ class _SelfTest:
         return SelfTestFailed(f"a box could not {what}: {words}")
 
     async def _wait(self, condition: Callable[[dict[str, Any]], bool], why: str) -> dict[str, Any]:
-        """Wait for a state of the box. Raise SelfTestFailed on a time-out."""
+        """Wait for a state of the box. Raise SelfTestFailed on a timeout."""
         deadline = time.monotonic() + WAIT_TIMEOUT
         while time.monotonic() < deadline:
             state = self._state()

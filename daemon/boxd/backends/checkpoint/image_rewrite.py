@@ -186,6 +186,6 @@ def _remove(root: Path, name: str) -> None:
 
 
 def _replace(place: Path, data: bytes) -> None:
-    """Replace a hard link by a new file, so that the original does not change."""
+    """Replace a hard link with a new file, so that the original does not change."""
     place.unlink(missing_ok=True)
     place.write_bytes(data)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 PATIENCE = 600.0
-"""Seconds."""
+"""Seconds without a read after which the unread events of a descriptor no longer count."""
 _FORGOTTEN = 24 * 3600.0
 """Seconds after which the record of a box expires."""
 _FIONREAD = 0x541B

@@ -87,7 +87,7 @@ class Forgotten:
 
 
 def collect(pids: Iterable[int]) -> Forgotten:
-    """Read the settings of the processes of a frozen box. Ended processes are skipped."""
+    """Read the settings of the processes of a frozen box. Skips ended processes."""
     forgotten, defaults = Forgotten(), _Defaults()
     all_processors = os.sched_getaffinity(0)
     sockets: set[str] = set()
@@ -209,7 +209,10 @@ class _Defaults:
         self._known: dict[tuple[int, int, int], Options] = {}
 
     def differences(self, pid: int, descriptor: int) -> list[tuple[int, int, str]]:
-        """Return the options that differ from a new socket's. OSError if the socket is closed."""
+        """Return the options that differ from a new socket's.
+
+        Raises OSError if the socket is closed.
+        """
         with borrowed_socket(pid, descriptor) as sock:
             if sock.family not in _BY_FAMILY:
                 return []

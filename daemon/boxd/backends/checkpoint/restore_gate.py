@@ -115,7 +115,7 @@ class Gate:
 
 
 def _listener(place: Path) -> socket.socket:
-    """Bind a socket to a path of any length, in spite of the kernel's limit of 107 bytes."""
+    """Bind a socket to a path of any length, despite the kernel's limit of 107 bytes."""
     directory = os.open(place.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

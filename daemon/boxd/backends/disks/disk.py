@@ -5,14 +5,14 @@ writes, and `work`, which belongs to the overlay. A snapshot has a directory wit
 The subclasses decide what a layer is and whether its size is limited: directories here
 (`PlainDisk`), btrfs subvolumes in `subvolume`.
 
-While a box is suspended, its directory has the image of its memory, `memory`. It is always on the
-file system of the state directory, and may use what `require_memory` allows. *Measured* on a host
-with ext4: CRIU takes 226 ms for 100 MB there, and the sync to the disk 97 ms more; on the volume of
-the layers, 414 and 233 ms.
+While a box is suspended, its directory has the image of its memory, `memory`. The image is always
+on the file system of the state directory, and may use the space that `require_memory` allows.
+*Measured* on a host with ext4: CRIU takes 226 ms for 100 MB there, and the sync to the disk 97 ms
+more; on the volume of the layers, 414 and 233 ms.
 
-Directories are created under another name and renamed when complete. So if the host dies, the old
-or the new one remains. A copied layer gets a new `work`, because the old one refers to files of the
-original layer.
+Directories are created under another name and renamed when complete. So if the host dies, either
+the old or the new directory remains. A copied layer gets a new `work`, because the old one refers
+to files of the original layer.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Disk(ABC):
         return paths.directory / "memory"
 
     def require_memory(self, paths: BoxPaths, needed: ImageSize) -> None:
-        """Raise DiskFull if an image of that size would leave too little space to other boxes."""
+        """Raise DiskFull if an image of that size would leave too little space for other boxes."""
         least, free = _room(paths.directory)
         if free - needed.total < least:
             files = f" and {needed.files // MIB} MiB for its deleted open files"
@@ -131,7 +131,7 @@ class Disk(ABC):
         places = self._places(paths, rootfs)
         try:
             await mount_overlay(*places)
-        except LayerOfAnother:  # image or layer have been moved
+        except LayerOfAnother:  # the image or the layer has been moved
             await in_thread(_forget_origins, layer)
             await mount_overlay(*places)
 
@@ -187,7 +187,7 @@ class Disk(ABC):
             await in_thread(self._clone, place, paths, limit_mb)
 
     async def restore(self, snapshot_id: str, paths: BoxPaths, limit_mb: int) -> None:
-        """Replace layer and memory image of a box by a snapshot's. The root must not be mounted.
+        """Replace layer and memory image of a box with a snapshot's. The root must not be mounted.
 
         Raises NotFound.
         """
@@ -440,7 +440,7 @@ def _new_work(layer: Path) -> None:
 
 
 def _forget_origins(layer: Path) -> None:
-    """Remove a layer's references to its image's files by their handles.
+    """Remove a layer's references by handle to files of its image.
 
     The references by name remain and are sufficient. A wrong handle would hide the image's part of
     a directory.
@@ -450,7 +450,7 @@ def _forget_origins(layer: Path) -> None:
 
 
 def _share(image: Path, new: Path) -> None:
-    """Copy a memory image by hard links, because its files never change."""
+    """Copy a memory image with hard links, because its files never change."""
     new.mkdir(mode=0o700)
     try:
         for file in image.iterdir():

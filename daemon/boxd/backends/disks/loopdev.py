@@ -151,7 +151,10 @@ def _usage() -> str:
 
 
 def _configure(device: Path, file: int) -> int:
-    """Attach a file to a device. OSError with EBUSY if another program took the device first."""
+    """Attach a file to a device.
+
+    Raises OSError with EBUSY if another program took the device first.
+    """
     descriptor = _open(device)
     flags = _AUTOCLEAR | _DIRECT_IO  # the kernel ignores direct I/O if the file system has none
     info = struct.pack(_INFO, 0, 0, 0, 0, 0, 0, 0, 0, flags, b"", b"", b"")

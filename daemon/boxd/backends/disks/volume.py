@@ -1,12 +1,12 @@
 """The btrfs volume of an installation, on which boxes have disks of limited size.
 
-It is at `STATE/disks`: on the host's own btrfs if that has quotas enabled, else on an image file,
-`STATE/disks.img`, which is mounted there. Quotas are enabled only in the image. The settings of a
-file system of the host are not changed, because quotas change its speed and which kernels can mount
-it. All blocks of the image are allocated from the start, so that a full host cannot take space on
-which the file system inside relies. The image stays mounted while boxes use it, also without a
-daemon. Its loop device disappears with the last mount. *Measured*: creating 8 GiB 0.15 s, adopting
-them 0.1.
+The volume is at `STATE/disks`: on the host's own btrfs if that has quotas enabled, else on an image
+file, `STATE/disks.img`, which is mounted there. Quotas are enabled only in the image. The settings
+of a file system of the host are not changed, because quotas change its speed and which kernels can
+mount it. All blocks of the image are allocated from the start, so that a full host cannot take
+space on which the file system inside relies. The image stays mounted while boxes use it, even
+without a daemon. Its loop device disappears with the last mount. *Measured*: creating 8 GiB 0.15 s,
+adopting them 0.1.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MKFS_TIMEOUT = 120.0
 MOUNT_OPTIONS = "nodiscard"
 LAYERS = 1
 """The quota group of all layers. The space beyond its limit is left to memory images and to the
-file system itself. When a btrfs is quite full, every write of any box takes seconds."""
+file system itself. When a btrfs file system is almost full, each write of any box takes seconds."""
 STEP = 1 << 20
 """The size of an image is a multiple of this, in bytes."""
 _NOCOW = 0x00800000

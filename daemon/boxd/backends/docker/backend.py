@@ -1,9 +1,9 @@
 """Boxes as containers of a Docker engine on this host.
 
 The engine holds the processes, the disk and the configuration of a box. The service holds its
-network with the fence, and a record. Containers have no network of the engine. When the init has
-started, the service adds a link to its namespace, behind the fence, which was loaded before. Until
-then the box reaches nothing, and `start` has not returned.
+network with the fence, and a record. Containers have no network of the engine. The service loads
+the fence first. When the init has started, the service adds a link to the init's namespace, behind
+the fence. Until then the box reaches nothing, and `start` has not returned.
 
 The state of a box is in the engine and on the host. Containers are found by their labels, so a new
 object on the same state directory adopts the boxes of an earlier one. When the engine ends, the
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from boxd.errors import Unsupported
 
 STOP_GRACE = 5.0
-"""Seconds that processes have to end by themselves before they are killed, in whole seconds."""
+"""Whole seconds that processes have to end by themselves before they are killed."""
 ENDING_S = 1.0
 """Time in seconds for a process without namespaces to end."""
 PROGRAMS = {"ip": "-V", "nft": "--version", "tar": "--version"}
@@ -255,7 +255,10 @@ class DockerBackend(WithoutMemory):
         return [boxes[box_id] for box_id in sorted(boxes)]
 
     async def thaw(self, box_id: str) -> None:
-        """Unpause a container that another client has paused. Unsupported if it is not paused."""
+        """Unpause a container that another client has paused.
+
+        Raises Unsupported if it is not paused.
+        """
         async with self._locks.alone(box_id):
             container = await self._find(box_id)
             if container is None or not container["State"].get("Paused"):
@@ -360,7 +363,10 @@ class DockerBackend(WithoutMemory):
         return f"boxd-{self._names.instance}-{box_id}"
 
     async def _find(self, box_id: str, *, size: bool = False) -> dict[str, Any] | None:
-        """Return the box's container. Conflict if another program's container has its name."""
+        """Return the box's container.
+
+        Raises Conflict if another program's container has its name.
+        """
         name = self._container(box_id)
         container = await self._engine.container(name, size=size)
         if container is None:
@@ -373,7 +379,7 @@ class DockerBackend(WithoutMemory):
 
     @asynccontextmanager
     async def _init_of(self, box_id: str) -> AsyncIterator[tuple[int, int]]:
-        """Yield pid and pidfd of a box's init. Conflict if it is not running.
+        """Yield pid and pidfd of a box's init. Raises Conflict if it is not running.
 
         The descriptor is opened before the process is checked. So a reused pid is never mistaken
         for the box.

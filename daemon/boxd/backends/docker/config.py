@@ -1,10 +1,10 @@
 """Builds the configuration of a box's container for the Docker Engine API. Pure functions.
 
 Everything that `bundle` decides for a box applies here too: the agent as init on its own runtime,
-rights, system call filter, masks and limits. The API cannot express everything, with these
-differences: /run/box and /.box are read-only but not `nosuid` (`no_new_privs` makes that harmless).
-The root is not `nodev` (a box cannot create device nodes, and the engine's device list allows
-none). /etc/{hostname,hosts,resolv.conf} are mounts, so a box can write but not replace them.
+rights, system call filter, masks and limits. The API cannot express everything, so some settings
+differ: /run/box and /.box are read-only but not `nosuid` (`no_new_privs` makes that harmless). The
+root is not `nodev` (a box cannot create device nodes, and the engine's device list allows none).
+/etc/{hostname,hosts,resolv.conf} are mounts, so a box can write to them, but cannot replace them.
 
 The image's own run settings are overridden: entry point, command, user, working directory, health
 check, stop signal and the init's environment. Sessions get the image's environment.
@@ -150,7 +150,7 @@ def _host_config(plan: BoxPlan, facts: EngineFacts) -> dict[str, Any]:
 
 
 def _bind(destination: str, source: Path) -> dict[str, Any]:
-    """A read-only bind mount: writes would go to the host's disk, uncounted."""
+    """Return a read-only bind mount: writes would go to the host's disk, uncounted."""
     return {
         "Type": "bind",
         "Source": str(source),

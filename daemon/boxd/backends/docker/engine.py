@@ -1,7 +1,7 @@
 """A client of the Docker Engine's socket: containers and images, with errors for users.
 
-Every call has a time-out. Errors of the engine are raised with its own words. An engine that cannot
-be reached raises Unavailable with the remedy.
+Every call has a timeout. Errors contain the engine's own words. If the engine cannot be reached,
+calls raise Unavailable with the remedy.
 """
 
 from __future__ import annotations
@@ -119,7 +119,8 @@ class Engine:
     async def container(self, name: str, *, size: bool = False) -> dict[str, Any] | None:
         """Return the engine's description of a container, or None if it does not exist.
 
-        With `size`, the engine measures the writable layer, which takes as long as a walk over it.
+        With `size`, the engine measures the writable layer, which takes as long as a walk through
+        its files.
         """
         with self._translated(f"container {name} cannot be inspected"):
             try:
@@ -202,7 +203,7 @@ class Engine:
             raise Unavailable(self._unreachable(str(error))) from error
 
     async def import_root(self, root: Path, repository: str, tag: str, label: str) -> None:
-        """Import a directory as an image. File owners are kept as the daemon sees them."""
+        """Import a directory as an image. File owners stay as the daemon sees them."""
         params = {"fromSrc": "-", "repo": repository, "tag": tag, "changes": f"LABEL {label}"}
         tar = await asyncio.create_subprocess_exec(
             "tar",

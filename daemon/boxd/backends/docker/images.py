@@ -105,7 +105,10 @@ class EngineImages:
 
     @property
     def _prefix(self) -> str:
-        """Prefix of the names of imported images. Two installations may share an engine."""
+        """Return the prefix of the names of imported images.
+
+        Two installations may share an engine.
+        """
         return f"boxd-{self._installation}/"
 
     @property

@@ -13,24 +13,24 @@ if TYPE_CHECKING:
 
 
 class WithoutMemory:
-    """Rejects the operations with `why_no_memory`, a line for users. There are no snapshots."""
+    """Rejects the operations with `why_no_memory`, a line for users, and has no snapshots."""
 
     why_no_memory: str
 
     async def freeze(self, box_id: str) -> None:
-        """Raises Unsupported."""
+        """Raise Unsupported."""
         raise self._unable(box_id)
 
     async def save_memory(self, box_id: str) -> None:
-        """Raises Unsupported."""
+        """Raise Unsupported."""
         raise self._unable(box_id)
 
     async def thaw(self, box_id: str) -> None:
-        """Raises Unsupported."""
+        """Raise Unsupported."""
         raise self._unable(box_id)
 
     async def resume(self, box_id: str, drive: Path | None) -> None:
-        """Raises Unsupported."""
+        """Raise Unsupported."""
         del drive
         raise self._unable(box_id)
 
@@ -40,12 +40,12 @@ class WithoutMemory:
     async def snapshot(
         self, box_id: str, snapshot_id: str, *, lasting: bool = True, memory: bool = True
     ) -> None:
-        """Raises Unsupported."""
+        """Raise Unsupported."""
         del snapshot_id, lasting, memory
         raise self._unable(box_id)
 
     async def snapshot_bytes(self, snapshot_id: str) -> int:
-        """Raises NotFound."""
+        """Raise NotFound."""
         raise NotFound(f"there is no snapshot {snapshot_id}")
 
     async def drop_snapshot(self, snapshot_id: str) -> None:
@@ -56,12 +56,12 @@ class WithoutMemory:
         return ()
 
     async def restore_snapshot(self, box_id: str, snapshot_id: str) -> None:
-        """Raises NotFound."""
+        """Raise NotFound."""
         del box_id
         raise NotFound(f"there is no snapshot {snapshot_id}")
 
     async def clone(self, plan: BoxPlan, snapshot_id: str) -> None:
-        """Raises NotFound."""
+        """Raise NotFound."""
         del plan
         raise NotFound(f"there is no snapshot {snapshot_id}")
 

@@ -102,7 +102,7 @@ def mount_memory(directory: Path, flags: int, options: str) -> None:
 
 
 def unmount(directory: Path, *, lazily: bool) -> None:
-    """Unmount everything at a directory. If lazily, users of the mounts may finish first."""
+    """Unmount everything at a directory. With `lazily`, users of the mounts may finish first."""
     while is_mounted(directory):
         flags = _MNT_DETACH if lazily else 0
         if _libc.umount2(os.fsencode(directory), ctypes.c_int(flags)) != 0:
@@ -125,7 +125,7 @@ def unmount_everywhere(root: Path) -> None:
     """Unmount the root of a box here and in every other mount namespace; remove its directory.
 
     `unshare -m` copies all mounts of the host, and an overlay in such a copy keeps its layer busy.
-    When a directory is removed, the kernel detaches its mounts in every namespace, also where the
+    When a directory is removed, the kernel detaches its mounts in every namespace, even where the
     tree above it is bind-mounted. No error if the directory does not exist or contains files.
     """
     unmount(root, lazily=True)

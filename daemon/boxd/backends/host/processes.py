@@ -32,7 +32,7 @@ _RUNTIME_COMM = "runc:["
 
 @contextmanager
 def init_process(pid_file: Path, cgroup: str) -> Iterator[tuple[int, int]]:
-    """Yield pid and pidfd of a box's init. Conflict if it is not running.
+    """Yield pid and pidfd of a box's init. Raises Conflict if it is not running.
 
     The descriptor is opened before the process is checked. So a reused pid is never mistaken for
     the box.
@@ -70,7 +70,7 @@ def member(pid: int, cgroup_part: str) -> Iterator[int]:
 
 
 def cgroup_with(pid: int, part: str) -> str:
-    """Return a process's cgroup path that contains `part`. Conflict if there is none."""
+    """Return a process's cgroup path that contains `part`. Raises Conflict if there is none."""
     try:
         text = (Path("/proc") / str(pid) / "cgroup").read_text()
     except (FileNotFoundError, ProcessLookupError):

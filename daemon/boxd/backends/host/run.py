@@ -1,7 +1,7 @@
 """Runs host tools with a time-out, and reports their error texts.
 
 `subprocess` starts the tools. It shares this process's memory until the tool's program runs
-(vfork). asyncio's own way copies the page tables of all memory and blocks the whole process
+(vfork). asyncio's own method copies the page tables of all memory and blocks the whole process
 meanwhile. *Measured* in a process of 150 MB on a loaded machine: 2 ms instead of 70, and almost no
 CPU time instead of 8 ms. Input and output of tools are files in memory, so no data has to be
 transferred while they run.
@@ -82,7 +82,7 @@ async def run_silent(
 
     This is for tools whose long-lived children inherit the streams, so that a pipe would not end.
     `first` is a directory to search before PATH. With `alone` the tool gets its own session, and a
-    time-out or cancellation kills everything in that session. It inherits the descriptors in
+    timeout or cancellation kills everything in that session. The tool inherits the descriptors in
     `pass_fds`. Raises Unavailable as `run` does.
     """
     streams = (subprocess.DEVNULL,) * 3
@@ -118,7 +118,10 @@ def _start(
     alone: bool = False,
     pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start a tool. `streams` are input, output and errors. Unavailable if it is not installed."""
+    """Start a tool. `streams` are input, output and errors.
+
+    Raises Unavailable if it is not installed.
+    """
     input_stream, output_stream, error_stream = streams
     try:
         return subprocess.Popen(
@@ -135,7 +138,10 @@ def _start(
 
 
 async def _end_of(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
-    """Return the exit status of a process. Unavailable if it runs longer than `timeout` seconds."""
+    """Return the exit status of a process.
+
+    Raises Unavailable if it runs longer than `timeout` seconds.
+    """
     loop, has_ended = asyncio.get_running_loop(), asyncio.Event()
     descriptor = os.pidfd_open(process.pid)
     loop.add_reader(descriptor, has_ended.set)

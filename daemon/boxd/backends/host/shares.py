@@ -89,5 +89,5 @@ def lift_and_log() -> None:
 
 
 def command(shares: list[Share]) -> str:
-    """Return the command by which an operator raises settings."""
+    """Return the command with which an operator raises settings."""
     return "sysctl -w " + " ".join(map(str, shares))

@@ -1,9 +1,9 @@
 """Copies and removes directory trees that boxes have written. Their content is untrusted.
 
 Only the top is opened by a path. Every further step goes from one open directory to the next, and
-no symbolic link is followed. Depth uses neither descriptors nor stack, so a box cannot make a tree
-that the host is unable to remove. A tree must not change while it is copied: the box is frozen or
-stopped. All functions block, so callers use a thread.
+no symbolic link is followed. Deep trees use no more descriptors or stack than flat ones, so a box
+cannot make a tree that the host is unable to remove. A tree must not change while it is copied: the
+box is frozen or stopped. All functions block, so callers use a thread.
 """
 
 from __future__ import annotations
@@ -87,7 +87,10 @@ def remove_attribute(directory: Path, attribute: str) -> None:
 
 
 def _strip(here: int, attribute: str) -> list[str]:
-    """Remove it from a directory and the files in it. Return the names of its directories."""
+    """Remove the attribute from a directory and the files in it.
+
+    Return the names of its directories.
+    """
     with os.scandir(here) as entries:
         items = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
     places = [f"/proc/self/fd/{here}/{name}" for name, is_directory in items if not is_directory]
@@ -105,8 +108,8 @@ def copy_tree(source: Path, target: Path) -> None:
 
     The copy has the same owners, modes, times, extended attributes (also those of an overlay's
     layer), hard links, holes, device nodes (an overlay's whiteouts) and symbolic links. Blocks are
-    shared if the file system can. `target` must not exist. After a failure it is incomplete. During
-    the copy there is a directory `.NAME.links` next to it.
+    shared if the file system supports it. `target` must not exist. After a failure it is
+    incomplete. During the copy there is a directory `.NAME.links` next to it.
     """
     links = target.with_name(f".{target.name}.links")
     remove_tree(links)

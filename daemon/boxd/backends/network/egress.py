@@ -93,7 +93,7 @@ class Egress:
     ranges: tuple[RangeEntry, ...] = ()
 
     def __str__(self) -> str:
-        """The canonical text, which is stored, shown and compared."""
+        """Return the canonical text, which is stored, shown and compared."""
         return self.word or ",".join(map(str, (*self.names, *self.ranges)))
 
     @property

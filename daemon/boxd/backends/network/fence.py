@@ -8,14 +8,14 @@ box; any other source is spoofed), `open` (egress `all`), and for an egress list
 
 An open box reaches any IPv4 address except those of this host, of other boxes, and in DENIED. It
 also reaches DNS, at addresses that exist only for this purpose and lead to the host's resolvers. A
-box with a list reaches only the part of these that the list names. Its DNS leads to the daemon's
-resolver, which adds the addresses of listed names to the box's sets before it answers. Nothing
-reaches a box: neither other machines nor the host itself.
+box with a list reaches only the addresses among these that the list names. Its DNS leads to the
+daemon's resolver, which adds the addresses of listed names to the box's sets before it answers.
+Nothing reaches a box: neither other machines nor the host itself.
 
 The fence marks the packets that it allows. Without the mark no packet passes at all (`lockdown`).
 So if another program removes or empties the table, boxes are closed and not open.
 
-The use of shared resources is limited for each box: new connections a second, concurrent
+The use of shared resources is limited for each box: new connections per second, concurrent
 connections, DNS queries, and rejections that are reported.
 """
 
@@ -36,7 +36,7 @@ DNS_ADDRESSES = (IPv4Address("192.0.0.53"), IPv4Address("192.0.0.54"), IPv4Addre
 """Addresses of the boxes' resolvers. They are in a block that no network uses, and never change. So
 a change of the host's resolver or network changes nothing inside a box."""
 REJECTS_PER_S = 100
-"""Rejections a second that are reported to one box. Packets beyond that are dropped silently."""
+"""Rejections per second that are reported to one box. Packets beyond that are dropped silently."""
 NEW_PER_S = 200
 """New connections of one box per second, after a burst of twice as many."""
 QUESTIONS_PER_S = 200

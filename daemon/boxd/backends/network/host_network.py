@@ -166,7 +166,7 @@ class Network:
     async def ensure(self, box_id: str, slot: int, *, egress: str, pid: int | None = None) -> None:
         """Create namespace, link and fence entries of a box. Existing parts are not changed.
 
-        `egress` is a policy for `parse_egress`; BadRequest if it is invalid. With `pid`, the
+        `egress` is a policy for `parse_egress`. Raises BadRequest if it is invalid. With `pid`, the
         namespace is that of the process; its pid must not be reused meanwhile.
         """
         policy = parse_egress(egress)

@@ -61,7 +61,7 @@ async def add(
     """Create the namespace, or name that of process `pid`, and set up both ends of the link.
 
     Nothing may exist before. With `localnet`, the box may also send to the host's loopback
-    addresses. LinkFailed may leave a part behind.
+    addresses. If the function raises LinkFailed, parts may remain.
     """
     link, netns = names.link(slot), names.netns(box_id)
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from boxd.backends.network.egress import Egress
 
 UPSTREAM_TIMEOUT = 2.0
-"""Seconds that one of the host's resolvers has to answer, before the next one is asked."""
+"""Seconds within which a resolver of the host must answer; then the daemon asks the next one."""
 AT_ONCE = 32
 """Maximum number of concurrent queries per box. Queries beyond it are dropped."""
 CONNECTIONS = 8

@@ -1,7 +1,7 @@
 """Mounts a host mount in a box's mount namespace, or unmounts it. Runs as a separate process.
 
-A separate process, because only a single-threaded process can enter a mount namespace. It can also
-be killed when it hangs on a dead file system. It is a plain script for Python's `-I -S`, so it
+The process is separate because only a single-threaded process can enter a mount namespace. It can
+also be killed when it hangs on a dead file system. It is a plain script for Python's `-I -S`, so it
 imports only the standard library.
 
 It reads one JSON object from its standard input: `action` (`attach`, `detach` or `replace`),

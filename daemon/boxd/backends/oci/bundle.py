@@ -346,7 +346,7 @@ def _mount(destination: str, kind: str, *options: str) -> dict[str, Any]:
 
 
 def _bind(destination: str, source: Path, *options: str) -> dict[str, Any]:
-    """A read-only bind mount: writes would go to the host's disk, uncounted."""
+    """Return a read-only bind mount: writes would go to the host's disk, uncounted."""
     return {
         "destination": destination,
         "type": "bind",

@@ -280,7 +280,10 @@ class RuncBackend:
             await self._memory.freeze(self._records.get(box_id))
 
     async def save_memory(self, box_id: str) -> None:
-        """Write the memory of a frozen box. Conflict with the reason if it cannot be saved."""
+        """Write the memory of a frozen box.
+
+        Raises Conflict with the reason if it cannot be saved.
+        """
         async with self._locks.alone(box_id):
             await self._memory.save(self._records.get(box_id))
 

@@ -95,7 +95,7 @@ class Containers:
         return self.runs(box_id) and cgroups.is_frozen(self.layout, self.names.cgroup(box_id))
 
     def init(self, box_id: str) -> AbstractContextManager[tuple[int, int]]:
-        """Return pid and pidfd of the box's init. Conflict if it is not running."""
+        """Return pid and pidfd of the box's init. Raises Conflict if it is not running."""
         return processes.init_process(*self._init_of(box_id))
 
     async def prepare(self, record: Record, *, lxcfs: bool = True) -> None:

@@ -61,7 +61,7 @@ _CPU = ("vendor_id", "cpu family", "model", "flags")
 class RuncMemory:
     """The steps for one box. The backend serialises the calls for each box.
 
-    `verdict` tells whether boxes can be suspended here. It is None until the backend is set up.
+    `verdict` says whether boxes can be suspended here. It is None until the backend is set up.
     """
 
     def __init__(self, containers: Containers) -> None:
@@ -395,7 +395,10 @@ class RuncMemory:
     # Helpers.
 
     def _tools(self) -> dump_restore.Tools:
-        """Return the tools for dumps and restores. Unsupported if boxes cannot be suspended."""
+        """Return the tools for dumps and restores.
+
+        Raises Unsupported if boxes cannot be suspended.
+        """
         if self.verdict is None or self.verdict.program is None or not self.verdict.suspends:
             raise Unsupported(self.why_not)
         names = self._containers.names
@@ -446,7 +449,7 @@ class RuncMemory:
 async def _take(pages: memory_image.Pages, require_room: Callable[[], None]) -> None:
     """Checksum the pages, and start writing them to the disk, while CRIU writes them.
 
-    This shortens the work after the dump. Ends only with DiskFull of `require_room`.
+    This shortens the work after the dump. Ends only when `require_room` raises DiskFull.
     """
     while True:
         await asyncio.sleep(TAKE_EVERY)

@@ -42,7 +42,7 @@ class RuncSnapshots:
         return replace(record, plan=replace(record.plan, rootfs=origin.plan.rootfs))
 
     async def take(self, record: Record, snapshot_id: str, *, lasting: bool, memory: bool) -> None:
-        """Take a snapshot of a box that is frozen or not running. Conflict if it runs.
+        """Take a snapshot of a box that is frozen or not running. Raises Conflict if it runs.
 
         Without `memory`, nothing is dumped, and an existing image is not copied.
         """
@@ -76,7 +76,7 @@ class RuncSnapshots:
         self._origins.drop(snapshot_id)
 
     async def restore(self, record: Record, snapshot_id: str) -> None:
-        """Give a stopped box the layer and the memory of a snapshot. Conflict if it runs."""
+        """Give a stopped box the layer and the memory of a snapshot. Raises Conflict if it runs."""
         box_id = record.plan.box_id
         paths, disks = self._containers.paths(box_id), self._containers.disks
         layers = disks.holding(snapshot_id)
@@ -103,7 +103,7 @@ class RuncSnapshots:
         except MemoryLost:
             await asyncio.to_thread(trees.remove_tree, place)
         else:
-            # The processes have files open of the runtime with which they were started.
+            # The processes have open files of the runtime with which they were started.
             record = replace(record, plan=replace(record.plan, runtime=Path(state.runtime)))
             lxcfs = state.lxcfs
         self._containers.rename(record)

@@ -74,8 +74,9 @@ def parse_plain(body: bytes) -> ExecRequest:
 
 
 def exit_code(status: ExitStatus) -> int:
-    """Return the exit code as a shell shows it: 128 + n for signal n. Raises Unavailable if the box
-    is gone.
+    """Return the exit code as a shell shows it: 128 + n for signal n.
+
+    Raises Unavailable if the box is gone.
     """
     if status.code is not None:
         return status.code

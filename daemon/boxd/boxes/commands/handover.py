@@ -74,8 +74,9 @@ async def _sealed(channel: Exec, box_id: str, command: str, own: Mapping[str, Se
 
 
 async def _greeting(channel: Exec) -> bytes:
-    """Return the first output of the program, up to the length of a greeting. Raises
-    Unavailable.
+    """Return the first output of the program, up to the length of a greeting.
+
+    Raises Unavailable.
     """
     chunks = {"stdout": bytearray(), "stderr": bytearray()}
     async with contextlib.aclosing(channel.output()) as output:

@@ -96,11 +96,11 @@ class HeadAndTail:
 
 
 class Lines:
-    """The complete lines of a stream, without their ends; only the head of a line longer than
-    `limit`.
+    """The complete lines of a stream, without their ends.
 
-    `part` is the share of the stream in its owner's allowance, for the next line and for one that
-    the caller stores. `cut`: a line exceeded the allowance.
+    Of a line longer than `limit`, only the head. `part` is the share of the stream in its owner's
+    allowance, for the next line and for one that the caller stores. `cut`: a line exceeded the
+    allowance.
     """
 
     def __init__(self, limit: int, part: Part | None = None) -> None:

@@ -115,8 +115,9 @@ class AgentWatch:
             _log.exception("cannot recover the box from its lost agent", extra={"box": box.id})
 
     async def _act(self, box: Box, state: InitState) -> None:
-        """Decide again under the lock: the box may have been frozen, suspended or removed
-        meanwhile.
+        """Decide again under the lock.
+
+        The box may have been frozen, suspended or removed meanwhile.
         """
         present = await self._store.box(box.id)
         if present is None or present.state is not BoxState.RUNNING:

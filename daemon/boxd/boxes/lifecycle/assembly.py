@@ -52,8 +52,9 @@ _ID = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Paths and the key that all boxes of this installation share. `boxes` contains a directory per
-    box.
+    """Paths and the key that all boxes of this installation share.
+
+    `boxes` contains a directory per box.
     """
 
     boxes: Path

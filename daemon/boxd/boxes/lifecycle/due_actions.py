@@ -43,11 +43,11 @@ class DueActions:
         self._pending_removals = collaborators.pending_removals
 
     async def act(self, box: Box, due: Due) -> None:
-        """Remove or suspend the box if that is still due. A failed suspension pauses further
-        attempts.
+        """Remove or suspend the box if that is still due.
 
-        A removal at the deadline cancels other work on the box. A suspension is skipped while
-        another task holds the box's lock; the timers try again.
+        A failed suspension pauses further attempts. A removal at the deadline cancels other work on
+        the box. A suspension is skipped while another task holds the box's lock; the timers try
+        again.
         """
         lock = self._locks.box(box)
         if due.urgent:

@@ -103,8 +103,9 @@ class Pins:
         }
 
     def _disk(self, box: Box) -> dict[str, object]:
-        """Return the limit and the last measured use of the box's writable disk, in bytes (None: no
-        limit, or not measured yet). Image and drive do not count.
+        """Return the limit and the last measured use of the box's writable disk, in bytes.
+
+        None: no limit, or not measured yet. Image and drive do not count.
         """
         used = self._usage.last(box.id)
         return {

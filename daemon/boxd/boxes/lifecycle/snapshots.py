@@ -196,8 +196,9 @@ class Snapshots:
     async def _keep(
         self, box: Box, name: str | None, *, leaving: int = 0, memory: bool = True
     ) -> Snapshot:
-        """Write the row of a snapshot and take it. A failure leaves neither. `leaving` is the
-        number of existing snapshots that it replaces.
+        """Write the row of a snapshot and take it. A failure leaves neither.
+
+        `leaving` is the number of existing snapshots that it replaces.
         """
         async with self._locks.sums():
             present = await self._store.snapshots(box.owner)
@@ -257,8 +258,10 @@ class Snapshots:
             raise
 
     async def _name_again(self) -> None:
-        """Repair names after a crash. If a box has no `pre-restore`, its latest renamed one gets
-        the name back; otherwise the renamed ones are removed.
+        """Repair names after a crash.
+
+        If a box has no `pre-restore`, its latest renamed one gets the name back; otherwise the
+        renamed ones are removed.
         """
         whole = [one for one in await self._store.all_snapshots() if RESERVED.fullmatch(one.name)]
         for number, one in reversed(list(enumerate(whole))):

@@ -119,8 +119,9 @@ class Sleep:
             raise InUse(f"box {box.ref} is in use ({holders}): end that first, or remove the box")
 
     def _check_drive(self, box: Box) -> None:
-        """Raise Conflict if a process of the box serves its /wrk: such a mount cannot be
-        checkpointed.
+        """Raise Conflict if a process of the box serves its /wrk.
+
+        Such a mount cannot be checkpointed.
         """
         if box.drive and not self._assembly.backend.capabilities().attaches_drives:
             raise Conflict(

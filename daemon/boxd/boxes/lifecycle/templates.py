@@ -66,8 +66,9 @@ class Templates:
         self._tasks = BackgroundTasks()
 
     async def start(self) -> Collection[str]:
-        """Load the templates of earlier daemons. Return their ids on the host. Raises
-        Unavailable.
+        """Load the templates of earlier daemons. Return their ids on the host.
+
+        Raises Unavailable.
         """
         text = await self._store.setting(SETTING)
         stored = [Template(**raw) for raw in json.loads(text or "[]")]
@@ -125,8 +126,9 @@ class Templates:
                 _log.info("created a template of image %s: %s", like.image, template.id)
 
     async def _boot_and_keep(self, like: Box, template: Template) -> None:
-        """Boot a box without owner or row, take a snapshot, and destroy the box. If that fails, the
-        timers remove the rest.
+        """Boot a box without owner or row, take a snapshot, and destroy the box.
+
+        If that fails, the timers remove the rest.
         """
         private_key, host_key = self._assembly.new_identity()
         box = replace(
@@ -176,8 +178,9 @@ class Templates:
         )
 
     async def _drop(self, template: Template) -> None:
-        """Remove a template from the host. After a failure, the next start removes it, because no
-        setting names it.
+        """Remove a template from the host.
+
+        After a failure, the next start removes it, because no setting names it.
         """
         try:
             await self._assembly.backend.drop_snapshot(template.id)

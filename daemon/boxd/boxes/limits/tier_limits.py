@@ -125,10 +125,9 @@ def load_tiers(own: Path | None = None) -> dict[str, Tier]:
 
 
 def parse_tiers(shipped: str, own: str = "") -> dict[str, Tier]:
-    """Return the tiers of tiers.toml, merged with those of the operator's text, which may add
-    tiers.
+    """Return the tiers of tiers.toml, merged with those of the operator's text.
 
-    Raises ValueError, or BadName for a duration.
+    The operator's text may add tiers. Raises ValueError, or BadName for a duration.
     """
     tiers = tomllib.loads(shipped)
     for name, limits in tomllib.loads(own).items():

@@ -25,8 +25,9 @@ _log = logging.getLogger(__name__)
 
 
 class Tiers:
-    """The tiers and their owners. `known` contains the tier `default`, which applies before
-    `start`.
+    """The tiers and their owners.
+
+    `known` contains the tier `default`, which applies before `start`.
     """
 
     def __init__(self, store: ControlStore, known: Mapping[str, Tier]) -> None:

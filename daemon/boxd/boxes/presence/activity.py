@@ -94,8 +94,9 @@ class Activity:
         )
 
     def why(self, box: Box) -> dict[str, int]:
-        """Return what keeps the box awake, with the number of each: holds, detached shells, a
-        pin.
+        """Return the reasons that keep the box awake, and the number for each.
+
+        The reasons are holds, detached shells and a pin.
         """
         why = self._attachments.why(box.id)
         shells = self._uses.get(box.id, _UNUSED).shells
@@ -141,8 +142,9 @@ class Activity:
         self._uses.pop(box_id, None)
 
     def pause(self, box_id: str, span: timedelta | None = None) -> None:
-        """Postpone automatic suspension of the box by `span`; by default longer after each
-        failure.
+        """Postpone automatic suspension of the box by `span`.
+
+        By default, the time grows with each failure.
         """
         use = self._uses.setdefault(box_id, _Use())
         if span is None:

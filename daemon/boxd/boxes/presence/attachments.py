@@ -62,8 +62,9 @@ class Attachments:
         self._feed.fleet(hold.owner, hold.workspace)
 
     def remove(self, hold: Hold) -> int:
-        """Stop counting a hold. Returns the number of holds left. No error if it was not
-        counted.
+        """Stop counting a hold. Returns the number of holds left.
+
+        No error if it was not counted.
         """
         holds = self._holds.get(hold.box_id)
         if holds is None:
@@ -83,9 +84,7 @@ class Attachments:
         return set(self._holds)
 
     def storable(self, box_id: str) -> bool:
-        """Return whether the memory of the box may go to a disk if the box must be suspended while
-        held.
-        """
+        """Return whether the memory of the box may go to a disk if it is suspended while held."""
         return all(hold.why != DELEGATED for hold in self._holds.get(box_id, ()))
 
     def why(self, box_id: str) -> dict[str, int]:

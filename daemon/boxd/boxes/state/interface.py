@@ -106,7 +106,8 @@ class Catalog(Protocol):
         ...
 
     def rootfs(self, name: str) -> Path:
-        """Return the unpacked root of an image. Raises UnknownImage, or Unavailable if not
-        built.
+        """Return the unpacked root of an image.
+
+        Raises UnknownImage, or Unavailable if not built.
         """
         ...

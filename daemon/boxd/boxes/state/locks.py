@@ -22,8 +22,9 @@ each of them for longer.
 
 
 class Locks:
-    """One lock per box name, and one for all boxes. A lock exists while a task holds it or waits
-    for it.
+    """One lock per box name, and one for all boxes.
+
+    A lock exists while a task holds it or waits for it.
     """
 
     def __init__(self) -> None:
@@ -31,8 +32,9 @@ class Locks:
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     def box(self, box: Box) -> asyncio.Lock:
-        """Return the lock of a box. It belongs to the name, so an older box of that name shares
-        it.
+        """Return the lock of a box.
+
+        It belongs to the name, so an older box of that name shares it.
         """
         return self._lock(box.owner, box.ref)
 

@@ -67,9 +67,7 @@ class Due:
         return now.left(self.moment) <= _NO_TIME
 
     def not_before(self, moment: BootMoment | None) -> Due:
-        """Return the same action, at `moment` if that is later and the action counts elapsed
-        time.
-        """
+        """Return the same action, but not before `moment` if it counts elapsed time."""
         if moment is None or not isinstance(self.moment, BootMoment) or self.moment >= moment:
             return self
         return Due(self.act, moment, self.why)

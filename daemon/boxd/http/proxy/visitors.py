@@ -46,8 +46,9 @@ class Visitor:
     box: Box | None = None
 
     def is_key(self, value: bytes) -> bool:
-        """Return whether the value of a `key` parameter is an API key, which must not reach the
-        app.
+        """Return whether the value of a `key` parameter is an API key.
+
+        An API key must not reach the app.
         """
         return value in self.keys
 

@@ -55,7 +55,9 @@ class ConnectionSlot(Protocol):
     """Counts the request in progress on a connection for its owner."""
 
     def begin(self, owner: str) -> None:
-        """Count a request of `owner`. Raises QuotaExceeded if the owner has too many in progress.
+        """Count a request of `owner`.
+
+        Raises QuotaExceeded if the owner has too many in progress.
         """
         ...
 

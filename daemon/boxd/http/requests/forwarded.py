@@ -29,8 +29,9 @@ class Proxies:
         self.networks = [ip_network(each.strip()) for each in trusted.split(",")]
 
     def trust(self, address: str) -> bool:
-        """Return whether forwarded headers from this address count. A malformed address is not
-        trusted.
+        """Return whether forwarded headers from this address count.
+
+        A malformed address is not trusted.
         """
         try:
             peer = ip_address(address)
@@ -63,8 +64,7 @@ def by_proxy(scope: Scope) -> bool:
 
 
 def of_proxy(scope: Scope) -> bool:
-    """Return whether a trusted proxy sends the request for itself, not for a client that it names.
-    """
+    """Return whether a trusted proxy sends the request for itself, and names no client."""
     if not by_proxy(scope):
         return False
     return cast("Proxies", scope[PROXIES]).trust(scope["client"][0])

@@ -77,8 +77,9 @@ class JsonRequest:
         return query_values(self.scope["query_string"], name.encode())
 
     def flag(self, name: str) -> bool:
-        """Return a query parameter that is `true` or `false`; False if absent. Else raises
-        BadRequest.
+        """Return a query parameter that is `true` or `false`; False if absent.
+
+        Else raises BadRequest.
         """
         return query_flag(self.scope["query_string"], name, default=False)
 

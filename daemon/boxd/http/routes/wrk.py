@@ -295,7 +295,9 @@ def _read_condition(lines: HeaderLines) -> Condition:
 
 
 def _unchanged(lines: HeaderLines, file: OpenFile) -> bool:
-    """Return whether the client has this version. Entity tags are exact, so they override a date.
+    """Return whether the client has this version.
+
+    Entity tags are exact, so they override a date.
     """
     tags = parse_tags(joined(lines, b"if-none-match"))
     if tags is not None:

@@ -109,7 +109,9 @@ class HttpProtocol(H11Protocol):
         self._watch_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release all resources of the connection. The loop calls it when the connection has ended.
+        """Release all resources of the connection.
+
+        The loop calls it when the connection has ended.
         """
         self._closer.gone()
         self._stop_watching()

@@ -100,7 +100,9 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             self._refuse(400, f"not a WebSocket handshake: {self.conn.handshake_exc}")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release all resources of the connection. The loop calls it when the connection has ended.
+        """Release all resources of the connection.
+
+        The loop calls it when the connection has ended.
         """
         super().connection_lost(exc)
         if self._slot is not None:
@@ -195,8 +197,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
                 return
 
     def _next_turn(self) -> None:
-        """Continue after other connections have had a turn, unless too many messages wait by now.
-        """
+        """Continue after other connections have had a turn, unless too many messages wait."""
         if self.read_paused and self._waiting <= self._ahead and not self.transport.is_closing():
             self._read_on()
 

@@ -64,8 +64,11 @@ class Session:
         budget: Budget,
         watch: Watch | None = None,
     ) -> None:
-        """`budget` limits the owner's results. `watch` holds the connection's subscriptions; None:
-        the connection cannot receive notifications."""
+        """`budget` limits the owner's results.
+
+        `watch` holds the connection's subscriptions; None: the connection cannot receive
+        notifications.
+        """
         self.operations = operations
         self.principal = principal
         self.budget = budget

@@ -51,7 +51,9 @@ class Watch:
         self, notify: Callable[[str | None], None], *, subscribe_on_read: bool = False
     ) -> None:
         """`notify` gets the URI of a changed resource, or None for a changed list of resources.
-        It must not raise. `subscribe_on_read`: a client that reads a resource also watches it."""
+
+        It must not raise. `subscribe_on_read`: a client that reads a resource also watches it.
+        """
         self.uris: set[str] = set()
         self.list_changes = False
         """Whether the client is notified of a changed list of resources."""

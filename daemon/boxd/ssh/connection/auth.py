@@ -123,7 +123,7 @@ class Authentication:
 
     @property
     def exhausted(self) -> bool:
-        """The client made too many attempts: the connection must be closed."""
+        """Whether the client made too many attempts, so that the connection must be closed."""
         return self.rejected >= MAX_REJECTED or self.attempts > MAX_ATTEMPTS
 
     def complete(self) -> Principal:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 MAX_BYTES = 128 * 1024
 """Maximum size of the names and values that one session may store, in bytes."""
 DISCONNECT_FACTOR = 4
-"""The connection ends when a client sends this many times the number or bytes that are stored."""
+"""The connection ends when a client sends this many times the number, or the bytes, that may be
+stored."""
 
 _HANDLER = "_process_env_request"
 

@@ -1,10 +1,10 @@
 """Limits on connections: which ones the listener admits, and which ones it ends for newer ones.
 
 A connection occupies a slot until it authenticates. There are two pools of slots. Known sources use
-their own pool: loopback, networks that the operator trusts, and addresses that used a box lately.
+their own pool: loopback, networks that the operator trusts, and addresses that used a box recently.
 All others are unknown sources, so a flood of them fills only the pool of unknown sources. When a
-pool is full, the newcomer gets the oldest slot of the source that occupies most. A silent client
-therefore cannot keep others out.
+pool is full, the newcomer gets the oldest slot of the source that occupies the most. A silent
+client therefore cannot keep others out.
 
 A source that misbehaves collects seconds of penalty, as in OpenSSH's server. An unknown source with
 too many outstanding seconds is rejected.
@@ -42,7 +42,7 @@ EARLY_DROP_START, EARLY_DROP_RATE = 10, 0.30
 """From EARLY_DROP_START occupied slots on, a further connection of a source with a slot is dropped
 at random. The share starts at EARLY_DROP_RATE and grows to 1 at PENDING_UNKNOWN."""
 PENALTY_ENFORCED_S = 15.0
-"""Outstanding seconds of penalty from which an unknown source is rejected."""
+"""An unknown source with at least this many outstanding seconds of penalty is rejected."""
 MAX_PENALTY_S = 600.0
 KNOWN_FOR_S = 3600.0
 """Seconds that a source stays known after it held a box."""
@@ -253,7 +253,7 @@ class ConnectionLimits:
 
 
 def _oldest_of_largest_source(slots: Iterable[Slot]) -> Slot:
-    """Return the first slot of the source that has most of these slots."""
+    """Return the first slot of the source that has the most of these slots."""
     slots = list(slots)
     counts = Counter(slot.source for slot in slots)
     return max(slots, key=lambda slot: counts[slot.source])

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from boxd.ssh.connection.listener_state import ListenerSettings
 
 LOGIN_GRACE_S = 30
-"""Seconds that a client has to authenticate."""
+"""Seconds within which a client must authenticate."""
 KEEPALIVE_S = 15
-"""Seconds without data after which the listener asks a client for a sign of life."""
+"""Seconds without data after which the listener sends a client a keepalive."""
 KEEPALIVES = 3
 """Unanswered keepalives after which a connection ends."""
 WINDOW = 1024 * 1024

@@ -31,7 +31,7 @@ class Connection(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ListenerSettings:
-    """What the operator decides about one listener."""
+    """The operator's settings for one listener."""
 
     address: Address
     keys_dir: Path

@@ -39,16 +39,16 @@ PREAUTH_MESSAGES = 100
 """Other messages before authentication. asyncssh's client sends one with each request."""
 
 KEY_EXCHANGES = (1, 10)
-"""Key exchanges that come before KEY_EXCHANGE_BYTES have moved: (per second, at once).
+"""Key exchanges before KEY_EXCHANGE_BYTES have been transferred: (per second, at once).
 
 All pairs below have the same form.
 """
 KEY_EXCHANGE_BYTES = 256 * 1024
 """Bytes in both directions after which a key exchange is free: it costs as much as these bytes."""
 CHANNEL_OPENS = (200, 1000)
-"""Channel opens. A client that runs commands in turn over one connection needs 150 a second."""
+"""Channel opens. A client that runs commands in turn over one connection needs 150 per second."""
 GLOBAL_REQUESTS = (64, 64)
-"""Global requests. Clients send two at the start, and one a second as a keepalive."""
+"""Global requests. Clients send two at the start, and one per second as a keepalive."""
 EMPTY_MESSAGES = (2000, 8000)
 """Messages without data. A command needs six."""
 EMPTY_MESSAGE_BYTES = 4 * 1024

@@ -1,6 +1,6 @@
 """`info`: all details of one box.
 
-The fields and their JSON form, for the CLI, HTTP and MCP: `boxd.model.view`.
+`boxd.model.view` defines the fields and their JSON form for the CLI, HTTP and MCP.
 """
 
 from __future__ import annotations
