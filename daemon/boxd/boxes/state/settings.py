@@ -2,13 +2,14 @@
 
 The first source that names a value decides::
 
-    image the profile that the spec names, the spec, the workspace's profile, the service
+    image     the profile that the spec names, the spec, the workspace's profile, the service
               (`--default-image`)
-    flavor the spec, the profile, the catalog's default deadline the spec (^ttl), the profile, the
-    verb (boxes that exec creates: the tier's);
+    flavor    the spec, the profile, the catalog's default
+    deadline  the spec (^ttl), the profile, the verb (boxes that exec creates: the tier's);
               at most the tier's ceiling
-    grace the spec (+duration), the profile, the service (`--grace`); at most the policy's egress
-    the profile, the service disk the flavor, the tier
+    grace     the spec (+duration), the profile, the service (`--grace`); at most the policy's
+    egress    the profile, the service
+    disk      the flavor, the tier
 
 An existing box takes only the grace period from a spec. The daemon rejects a spec that names
 another profile, image or flavor than the box was created from.
