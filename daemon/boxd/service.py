@@ -83,7 +83,7 @@ INSTANCE = "instance"
 A database and a state directory belong together if the values are equal.
 """
 QUICK_DRAIN = 1.0
-"""Seconds that open channels have to drain when their boxes are about to stop."""
+"""Seconds that open channels get to drain when their boxes are about to stop."""
 
 _log = logging.getLogger(__name__)
 

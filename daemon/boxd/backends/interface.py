@@ -1,7 +1,7 @@
 """The interface of backends. Implementations: `runc` (default), `docker`, and a fake for tests.
 
-A backend creates, starts, stops and removes boxes by id. It knows nothing of owners, names or box
-states. Every method is idempotent: a call after a crash completes interrupted work. `destroy`
+A backend creates, starts, stops and removes boxes by id. It knows nothing about owners, names or
+box states. Every method is idempotent: a call after a crash completes interrupted work. `destroy`
 removes everything that a failed `create` or `start` may leave. Code outside this folder must not
 assume that a box is a local process.
 """

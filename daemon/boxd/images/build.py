@@ -43,7 +43,7 @@ ENVIRONMENT = {
     "HOME": "/root",
     "DEBIAN_FRONTEND": "noninteractive",
 }
-"""The environment of package scripts. It contains nothing of the daemon's own environment."""
+"""The environment of package scripts. Scripts inherit nothing from the daemon's own environment."""
 DPKG_OPTIONS = (
     "force-unsafe-io",
     "path-exclude=/usr/share/doc/*",

@@ -1,8 +1,8 @@
 """The images and flavors for boxes, and the roots of images on this host.
 
 An image is built from a recipe of the catalog, or imported. `images/<name>/rootfs` is a symbolic
-link to `versions/<id>`. A build or an import adds a version and changes the link, because the root
-of an existing box depends on the version that the box was created from.
+link to `versions/<id>`. A build or an import adds a version and changes the link. Older versions
+stay, because the root of an existing box depends on the version that the box was created from.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Generates a program that runs another one with fixed first arguments in any root. Pure.
 
 The `box-guest` command must work in any image. An image may have no shell for a script and no C
-library for a linked program, and the loader needs more arguments than a `#!` line can pass. So the
+library for a linked program. The loader needs more arguments than a `#!` line can pass. So the
 command is a static ELF file of about 300 bytes that only calls `execve`.
 """
 

@@ -75,9 +75,10 @@ class BoxNotes(BoxChanges, total=False):
 class Box:
     """One box as stored. `workspace` is None in the owner's default workspace.
 
-    `id` is 32 hex digits. `detail` is one line for users: the reason for the state, for example why
-    a resume is a restart from disk, or a later event. `host_key` is the public key that the box's
-    agent must present in the tunnel. `grace` and `deadline` are the values of the spec.
+    `id` is 32 hex digits. `detail` is one line for users: the reason for the state, or a later
+    event. For example, it says why a resume is a restart from disk. `host_key` is the public key
+    that the box's agent must present in the tunnel. `grace` and `deadline` are the values of the
+    spec.
     """
 
     id: str

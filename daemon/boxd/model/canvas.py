@@ -17,9 +17,9 @@ Mime: TypeAlias = Literal[
 class Canvas:
     """One stored document without its content.
 
-    The program that renders the document chooses its `id`, which is unique in its `scope`: the
-    workspace of a scoped credential, or None for the whole account. `revision` starts at 1. `size`
-    is the number of bytes of the content.
+    The program that renders the document chooses its `id`, which is unique in its `scope`. The
+    scope is the workspace of a scoped credential, or None for the whole account. `revision` starts
+    at 1. `size` is the number of bytes of the content.
     """
 
     owner: str

@@ -1,8 +1,8 @@
 """Delegation: a shell command, or the owner's own agent program, runs a task in a box.
 
-The agent's token is in the environment of its one process and nowhere else: not in a command line,
-a file, the box's sessions, a log or an answer, nor in the memory of the processes that pass it on.
-The running agent holds the box, so that the service does not write its memory to disk.
+The agent's token is in the environment of its one process and nowhere else. It is not in a command
+line, a file, the box's sessions, a log or an answer. The processes that pass it on do not have it
+in memory. The running agent holds the box, so that the service does not write its memory to disk.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class DelegateOperations:
 
         `reserve` is awaited after the task ends, with the size of the result in bytes. Cancelling
         the call, revoking its key and the timeout end all processes of the task. Raises Forbidden
-        for an agent with a scoped credential; NotFound if no agent is set; BadRequest, TooLarge,
-        QuotaExceeded, and what `attach` raises.
+        for an agent with a scoped credential; Raises NotFound if no agent is set; BadRequest,
+        TooLarge, QuotaExceeded, and what `attach` raises.
         """
         require(p, Action.DRIVE_AGENT if task.agent else Action.ATTACH_BOX)
         if task.box is not None and task.spec is not None:
@@ -117,7 +117,7 @@ class DelegateOperations:
     async def _agent(self, p: Principal, task: Task) -> Agent:
         """Return the owner's agent.
 
-        Raises NotFound; BadRequest if the task sets its variable.
+        Raises NotFound; Raises BadRequest if the task sets its variable.
         """
         agent = await self._store.agent(p.owner)
         if agent is None:

@@ -44,7 +44,8 @@ class SnapshotOperations:
     ) -> SnapshotView:
         """Save the disk and memory of a box under a name; None: a generated name.
 
-        Raises BadRequest; Conflict with the attachment that uses the box, or if the name is taken.
+        Raises BadRequest; Raises Conflict with the attachment that uses the box, or if the name is
+        taken.
         """
         require(p, Action.SNAPSHOT_BOX)
         snapshot_name = None if name is None else parse_name(name, "snapshot name")
@@ -81,7 +82,7 @@ class SnapshotOperations:
     ) -> Snapshot:
         """Remove a snapshot, even of a removed box, and return it.
 
-        Raises NotFound; Conflict with the profile that was built from it.
+        Raises NotFound; Raises Conflict with the profile that was built from it.
         """
         require(p, Action.SNAPSHOT_BOX)
         snapshot = await self._snapshot(p, ref, name, ws)

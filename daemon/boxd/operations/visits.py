@@ -24,7 +24,7 @@ class VisitOperations:
         self._callers = callers
 
     def changes(self, p: Principal) -> AbstractContextManager[Listener]:
-        """Receive changes of what the principal can see, while the context lasts.
+        """Receive changes of everything that the principal can see, while the context lasts.
 
         `boxd.boxes.state.feed` defines the topics. Raises Forbidden.
         """

@@ -33,8 +33,8 @@ TERMINAL_WINDOW = 128 * 1024
 TERMINAL_PACKET = 32 * 1024
 """Window and largest packet of a channel with a terminal.
 
-A terminal also buffers input, and all of it must fit into a MiB. Its output is as fast with these
-values (*measured*).
+A terminal also buffers input, and all of it must fit into a MiB. With these values, its output is
+equally fast (*measured*).
 """
 OPEN_S = 30.0
 """Seconds after which an agent that does not answer the opening of a channel counts as absent."""
@@ -314,7 +314,7 @@ class Exec(asyncssh.SSHClientSession[bytes]):
     async def wait(self) -> ExitStatus:
         """Return how the command ended. Raises Unavailable if the tunnel went down before.
 
-        Call it after (or beside) reading `output()`: unread output delays the end.
+        Call it after reading `output()`, or at the same time: unread output delays the end.
         """
         await self._over.wait()
         if self._status is None:

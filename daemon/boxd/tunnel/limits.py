@@ -42,7 +42,7 @@ FORGIVEN_S = 600.0
 
 _IGNORE, _KEXINIT, _GLOBAL_REQUEST, _CHANNEL_OPEN = 2, 20, 80, 90
 _DATA = {94: 9, 95: 13}
-"""Messages with bytes, and their length beside the bytes."""
+"""Messages with bytes, and their length without the bytes."""
 
 
 class Bucket:

@@ -200,7 +200,7 @@ class BoxDrives:
         await self.forget(box)
 
     async def leave(self, box: Box) -> None:
-        """Commit what the mount of the box has written, before the box ends."""
+        """Commit all writes of the box's mount before the box ends."""
         tunnel = self._tunnels.peek(box.id)
         if box.id not in self._gateways or tunnel is None:
             return

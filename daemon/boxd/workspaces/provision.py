@@ -140,7 +140,8 @@ class Provisioner:
         name = f"v{secrets.token_hex(16)}"
         password = Secret(secrets.token_hex(32))
         async with self._connection() as connection, connection.transaction():
-            # The privileges of the database are one row. Concurrent changes of it fail.
+            # The privileges of the database are in one row, and concurrent changes of this row
+            # fail.
             await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
             await connection.execute(
                 f"CREATE ROLE {name} LOGIN NOSUPERUSER NOCREATEROLE NOCREATEDB NOREPLICATION "

@@ -1,10 +1,10 @@
 """Ends overlong transactions of volumes' roles in the metadata database, and recounts their use.
 
 A role can reset every timeout of its own session, so timeouts do not limit it. The watchdog
-enforces a limit from outside, as the superuser: it ends the connection of a transaction (a single
-statement is one) that is older than `LIMIT`. So no role holds vacuum, locks or a processor for
-longer than `LIMIT` and one `TICK`. The drive's own calls take milliseconds, and its tools split
-long work into short transactions.
+enforces a limit from outside, as the superuser: it ends the connection of each transaction that is
+older than `LIMIT`. A single statement is a transaction, too. So no role holds vacuum, locks or a
+processor for longer than `LIMIT` and one `TICK`. The drive's own calls take milliseconds, and its
+tools split long work into short transactions.
 
 A role can also write any row of its own volume, including the counters of its use. So the watchdog
 recounts one volume at a time from its inodes, and corrects the counters.

@@ -104,8 +104,8 @@ def for_restore(drive: Path | None, hidden_by: Path, *, images: Path, work: Path
     `drive` is a mount on this host that appears at /wrk. It must be given if, and only if, /wrk was
     mounted at the dump. The bundle does not name it.
 
-    The file also names `images` and `work`: CRIU looks for the descriptors that runc names in the
-    process at the other end of its socket, which is not runc (`criu_relay`).
+    The file also names `images` and `work`. CRIU looks for the descriptors that runc names in the
+    process at the other end of its socket. That process is not runc (`criu_relay`).
 
     `hidden_by` is the top directory of `masks`. One of its directories appears at each masked
     directory, and its null device at each masked file. With runc alone, the host's own /dev/null

@@ -1,16 +1,16 @@
 """Parses the images of a CRIU dump and changes them before a restore. Pure functions.
 
-CRIU refuses to restore a box if a file that the box has open or mapped has a different length than
-at the dump, or is missing. On /wrk both happen while a box is suspended, because other clients
-change files there. So this module removes the lengths from the images, and replaces a missing file
-with a stand-in. *Measured*: CRIU 4.3 then restores the box. The box sees the current file, or an
-unlinked one.
+A box may have files open or mapped at the dump. CRIU refuses to restore the box if the length of
+such a file differs, or if the file is missing. On /wrk both happen while a box is suspended,
+because other clients change files there. So this module removes the lengths from the images, and
+replaces a missing file with a stand-in. *Measured*: CRIU 4.3 then restores the box. The box sees
+the current file, or an unlinked one.
 
 An image is a header of two numbers, followed by messages. Each message has its length in front (32
 bits, little endian). The messages are Protocol Buffers. The module interprets only the fields that
 it needs, and keeps the bytes and the order of all others. CRIU writes the images from the state of
-the box's processes, so the content is untrusted: DamagedImage is raised for anything that does not
-parse.
+the box's processes, so the content is untrusted. The functions raise DamagedImage for anything that
+does not parse.
 """
 
 from __future__ import annotations

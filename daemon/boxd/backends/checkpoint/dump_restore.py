@@ -121,7 +121,7 @@ async def restore(
     know the box. After a failure, processes of the box may exist.
 
     Raises RestoreRefused if `check` rejects the box, RestoreFailed if the restore fails, and
-    Unavailable if the host is short of a resource; no process exists after Unavailable.
+    Unavailable if the host is short of a resource. After Unavailable, no process exists.
     """
     text = criu_config.for_restore(drive, tools.masks, images=images, work=paths.criu_work)
     write(paths.criu_config, text)

@@ -79,7 +79,7 @@ class Disk(ABC):
         """Return the directory of the box's layer."""
 
     def upper(self, paths: BoxPaths) -> Path:
-        """Return the directory that contains what the box has written."""
+        """Return the directory that contains everything that the box has written."""
         return self.home(paths) / "layer/upper"
 
     def memory_dir(self, paths: BoxPaths) -> Path:

@@ -1,13 +1,14 @@
 """Disks with a size limit: the layer of each box is a btrfs subvolume.
 
-A snapshot takes milliseconds, whatever the layer contains; so does its removal. With simple quotas
-(`btrfs.Quota`), bytes count for the writer. Bytes that a box shares with a snapshot count for the
-box that wrote them, until both have removed them.
+A snapshot and its removal take milliseconds, regardless of the content of the layer. With simple
+quotas (`btrfs.Quota`), bytes count for the writer. Bytes that a box shares with a snapshot count
+for the box that wrote them, until both have removed them.
 
 *Measured* with a load of 4 on 2 cores: create 1.9 ms, mount 0.6, snapshot 5 to 50 and clone 20 to
 50 even with 100 000 files, remove 3.8 (p50 of 500 boxes); a snapshot with 100 MB of memory 70 ms.
 Plain disks: 4 to 8 s for a snapshot of 10 000 files, and as long for its removal. Work in a box
-costs more than on ext4: 1.3 times for a `git clone`, 2 to 3 times for writes with an fsync each.
+costs more than on ext4: 1.3 times for a `git clone`, 2 to 3 times for writes that each end with an
+fsync.
 
 Memory images would cost more too, so they are not on the volume. A snapshot's image is in
 `Volume.memories`, under the snapshot's id. It is created before the snapshot is complete, and

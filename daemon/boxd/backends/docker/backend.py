@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from boxd.errors import Unsupported
 
 STOP_GRACE = 5.0
-"""Whole seconds that processes have to end by themselves before they are killed."""
+"""Whole seconds that processes get to exit before they are killed."""
 ENDING_S = 1.0
 """Time in seconds for a process without namespaces to end."""
 PROGRAMS = {"ip": "-V", "nft": "--version", "tar": "--version"}

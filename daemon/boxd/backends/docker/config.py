@@ -1,9 +1,9 @@
 """Builds the configuration of a box's container for the Docker Engine API. Pure functions.
 
-Everything that `bundle` decides for a box applies here too: the agent as init on its own runtime,
-rights, system call filter, masks and limits. The API cannot express everything, so some settings
-differ: /run/box and /.box are read-only but not `nosuid` (`no_new_privs` makes that harmless). The
-root is not `nodev` (a box cannot create device nodes, and the engine's device list allows none).
+The decisions of `bundle` apply here too: the agent as init on its own runtime, rights, system call
+filter, masks and limits. The API cannot express everything, so some settings differ: /run/box and
+/.box are read-only but not `nosuid` (`no_new_privs` makes that harmless). The root is not `nodev`
+(a box cannot create device nodes, and the engine's device list allows none).
 /etc/{hostname,hosts,resolv.conf} are mounts, so a box can write to them, but cannot replace them.
 
 The image's own run settings are overridden: entry point, command, user, working directory, health
@@ -78,9 +78,9 @@ def container(
 def session_environment(image_environment: Iterable[str]) -> dict[str, str]:
     """Return the variables of an image's environment with which its sessions start.
 
-    Names that a shell cannot hold are omitted, and so is everything after
-    SESSION_ENVIRONMENT_MAX characters, because with a huge environment no program can start. The
-    directory of boxd's own commands is added to PATH.
+    The result omits names that a shell cannot hold, and everything after SESSION_ENVIRONMENT_MAX
+    characters: with a huge environment no program can start. The directory of boxd's own commands
+    is added to PATH.
     """
     variables: dict[str, str] = {}
     room = SESSION_ENVIRONMENT_MAX

@@ -210,9 +210,9 @@ def oom_kills(layout: Layout, cgroup: str) -> int:
 async def freeze(layout: Layout, cgroup: str) -> None:
     """Freeze all processes of a cgroup. Returns when they are frozen.
 
-    A process that waits in vfork for its child can be frozen, but CRIU can never seize it while it
-    holds the child too. So the freeze is repeated until no process waits in vfork, at most for
-    SPAWN_TIMEOUT.
+    A process that waits in vfork for its child can be frozen. But CRIU can never seize it while the
+    freeze holds the child too. So the freeze is repeated until no process waits in vfork, at most
+    for SPAWN_TIMEOUT.
 
     Raises BoxdError if they are not frozen within FREEZE_TIMEOUT. A process that waits for a drive
     or a disk cannot be frozen before it gets an answer. All processes are then thawed.
@@ -245,8 +245,8 @@ def is_spawning(pid: int) -> bool:
 def _stop_again(pids: list[int]) -> None:
     """Replace the stop of stopped processes in a frozen v1 cgroup with a pending SIGSTOP.
 
-    The kernel completes PTRACE_SEIZE of a stopped process only when that process runs, which a
-    frozen one never does, so CRIU would wait forever. A frozen process accepts SIGCONT and SIGSTOP
+    The kernel completes PTRACE_SEIZE of a stopped process only when that process runs. A frozen
+    process never runs, so CRIU would wait forever. A frozen process accepts SIGCONT and SIGSTOP
     without executing an instruction. SIGSTOP removes the SIGCONT before a handler sees it. CRIU
     treats a process with a pending SIGSTOP as stopped.
     """
@@ -301,11 +301,11 @@ def prepare_parent(layout: Layout, cgroup: str, memory_bytes: int) -> None:
     """Create the cgroup above all boxes and set their common limits. Idempotent.
 
     The memory limit keeps boxes from exhausting the host's memory. On v1, the weight is that of one
-    host process per processor. The default weight equals a single process, so any load beside the
-    boxes would take most of the CPU time that they need to answer. *Measured* on 2 busy processors,
-    exec in a box whose neighbour spins: p99 148 ms with the default, 74 ms with four times that,
-    347 with a quarter. On v2, children of the root have a fair weight. Raises Unavailable if a
-    limit cannot be set.
+    host process per processor. The default weight equals a single process. With it, any other load
+    on the host would take most of the CPU time that boxes need to answer. *Measured* on 2 busy
+    processors, exec in a box whose neighbour spins: p99 148 ms with the default, 74 ms with four
+    times that, 347 with a quarter. On v2, children of the root have a fair weight. Raises
+    Unavailable if a limit cannot be set.
     """
     if layout.mode is Mode.V2:
         _hand_down(layout.mounts[""])

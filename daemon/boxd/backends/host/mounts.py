@@ -55,8 +55,8 @@ _KINDS = {
 async def mount_overlay(root: Path, lower: Path, upper: Path, work: Path) -> None:
     """Mount an overlay at `root`, unless something is mounted there. Creates the directory.
 
-    Device nodes are disabled on it. Raises DiskFull if there is no space for what the kernel writes
-    during a mount, LayerOfAnother, RootHeld, or Unavailable with the kernel's error.
+    Device nodes are disabled on it. Raises DiskFull if there is no space for the kernel's own
+    writes during a mount, LayerOfAnother, RootHeld, or Unavailable with the kernel's error.
     """
     if is_mounted(root):
         return

@@ -28,7 +28,7 @@ ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "LC_ALL": "C.UTF-8",
 }
-"""The environment of all tools. They get nothing of the daemon's own environment."""
+"""The environment of all tools. Tools inherit nothing from the daemon's own environment."""
 TIMEOUT = 30.0
 
 

@@ -2,9 +2,9 @@
 
 Each installation has one table, loaded before its first box. The chains match the name prefix of
 all box links and drop everything that is not explicitly allowed. A box without an entry reaches
-nothing, so a box is never up without its fence. The entries are `known` (the link and address of a
-box; any other source is spoofed), `open` (egress `all`), and for an egress list `listed` and
-`lists`, which leads to the box's own chain.
+nothing, so a box is never up without its fence. The entry `known` has the link and address of a
+box; any other source is spoofed. The entry `open` is for egress `all`. The entries `listed` and
+`lists` are for an egress list; `lists` leads to the box's own chain.
 
 An open box reaches any IPv4 address except those of this host, of other boxes, and in DENIED. It
 also reaches DNS, at addresses that exist only for this purpose and lead to the host's resolvers. A

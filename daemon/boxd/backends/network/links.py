@@ -1,9 +1,9 @@
 """The link of one box: a network namespace with `eth0` in it, and the host's end of the pair.
 
-The namespace is created here, or it is that of a process (`pid`: a box that another program has
-started). In that case it gets a name on the host, which keeps it alive. The names come from
-`HostNames`. This module does not depend on fence or subnet. The backend serialises the calls for
-each box.
+This module creates the namespace, or uses that of a process (`pid`: a box that another program has
+started). In the second case the namespace gets a name on the host, which keeps it alive. The names
+come from `HostNames`. This module does not depend on fence or subnet. The backend serialises the
+calls for each box.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Manages links, addresses, routes and named network namespaces by netlink messages.
 
-This replaces the program `ip`, whose start costs several times the kernel's own work. A box would
-need three starts of it whenever it starts or resumes. A `Kernel` works in the network namespace in
-which it was created. A thread that enters a namespace must end afterwards, so it is never one of
+This module replaces the program `ip`, whose start costs several times the kernel's own work. A box
+would need three starts of `ip` for each start or resume. A `Kernel` works in the network namespace
+in which it was created. A thread that enters a namespace must end afterwards, so it is never one of
 the event loop's threads (`apart`). All functions except `apart` block.
 """
 

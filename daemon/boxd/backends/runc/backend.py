@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 LOOK_EVERY = 2.0
 """Seconds between two checks for an lxcfs that has died."""
 STOP_GRACE = 5.0
-"""Seconds that processes have to end by themselves before they are killed."""
+"""Seconds that processes get to exit before they are killed."""
 _log = logging.getLogger(__name__)
 PROGRAMS = {"runc": "--version", "ip": "-V", "nft": "--version"}
 
@@ -243,7 +243,7 @@ class RuncBackend:
     async def list(self) -> list[BackendBox]:
         """Return every box that has a record or a disk."""
         boxes = {r.plan.box_id: self._memory.look(r) for r in self._records.all()}
-        # Boxes without a readable record; the database knows what they are.
+        # Boxes without a readable record; the database has their rows.
         others = (self._disks.box_ids() | set(self._records.ids())) - boxes.keys()
         boxes |= {box_id: BackendBox(box_id, self._containers.runs(box_id)) for box_id in others}
         return [boxes[box_id] for box_id in sorted(boxes)]

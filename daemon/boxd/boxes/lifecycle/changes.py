@@ -119,7 +119,7 @@ class Changes:
         """Create a running box. A failed creation leaves nothing.
 
         `progress` gets a note for each shortened duration, and the start of the box once all checks
-        have passed and its row exists. With a `relay_key` the box is confidential for life, and
+        have passed and its row exists. With a `relay_key` the box is confidential for life. It is
         never a copy of a template, because other boxes share the memory of the template. `old` is
         the box of that name that the new one replaces. The daemon removes it only after all checks
         have passed, so a rejected request does not affect it. Raises the errors of quota, catalog

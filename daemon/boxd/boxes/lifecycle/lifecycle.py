@@ -3,9 +3,9 @@
 The verbs decide under the box's lock. `changes` then makes the change: first the row in the control
 database, then the host. After a crash in between, `adoption` repairs the box at the next start.
 
-Critical sections: every decision about a box, every change of it and the counting of its holds runs
-under the lock of its (owner, workspace, name). A start or a removal runs in its own task. So a
-caller that disconnects never leaves an incomplete box.
+Critical sections: decisions about a box, changes of the box and the counting of its holds run under
+the lock of its (owner, workspace, name). A start or a removal runs in its own task. So a caller
+that disconnects never leaves an incomplete box.
 """
 
 from __future__ import annotations
@@ -336,8 +336,8 @@ class Lifecycle:
         """Hold a running box while the context lasts; create or wake it first if necessary.
 
         Raises Confidential if the box can only be reached through its own SSH server and the
-        request has no relay key; Conflict if the request has one and the box is not confidential.
-        Raises InvalidKey or Forbidden inside the context when the hold is revoked.
+        request has no relay key; Raises Conflict if the request has one and the box is not
+        confidential. Raises InvalidKey or Forbidden inside the context when the hold is revoked.
         """
         hold = Hold(request.owner, "", request.why, request.key_id)
         async with self._holds.revocable(hold, request.expiry):

@@ -7,8 +7,8 @@ while its agent reports detached shells. Lists, resolved references and keep-ali
 they do not count as use.
 
 Critical section: none. No method awaits, so each is atomic on the event loop. The time of the last
-use stays in memory and is written to the row regularly, because an API client may use a box many
-times a second.
+use stays in memory, and the daemon writes it to the row regularly: an API client may use a box many
+times per second.
 """
 
 from __future__ import annotations

@@ -115,9 +115,9 @@ def box_settings(
 ) -> BoxSettings:
     """Return the settings of a new box. Raises UnknownImage, which names the known flavors.
 
-    `profile` is the one that the spec's image names, which wins over a catalog image of that name,
-    or the workspace's if the spec names no image. `default_ttl` is the deadline of the verb if
-    neither spec nor profile has one; clamping it is not reported.
+    `profile` is the one that the spec's image names, or the workspace's if the spec names no image.
+    It takes precedence over a catalog image of that name. `default_ttl` is the deadline of the verb
+    if neither spec nor profile has one; clamping it is not reported.
     """
     source = profile or Profile("", spec.image or defaults.image)
     preset = source.defaults

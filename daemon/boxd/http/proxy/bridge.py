@@ -40,7 +40,7 @@ CLOSE_S = 5.0
 REST_S = 60.0
 """Seconds within which an app must read the remaining data of a client that has left."""
 SLICE = 16 * 1024
-"""Bytes that are parsed at once: parsed small frames take many times their size in memory."""
+"""Bytes that are parsed in one step: parsed small frames take many times their size in memory."""
 MAX_OWED = 1000
 """Maximum number of pongs that wait for an app."""
 LOST = 1006

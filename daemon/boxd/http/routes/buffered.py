@@ -1,7 +1,7 @@
 """Protocol adapter only. The buffered form of an exec response: one JSON object.
 
 The service buffers the output of a command until the command ends, within the owner's budget. It
-encodes the object in pieces while the client reads, so neither the whole object nor both streams in
+encodes the object in pieces while the client reads. So neither the whole object nor both streams in
 base64 are ever in memory. *Measured*, a response with 16 MiB of output to a slow client: 17 MiB of
 memory; encoded at once: 101 MiB.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 STREAM_BYTES = 16 * 1024 * 1024
 """Maximum size of one stream in bytes."""
 PIECE = 48 * 1024
-"""Bytes of a stream that are encoded at once; a multiple of 3, so base64 needs no padding."""
+"""Bytes of a stream that are encoded in one step; a multiple of 3, so base64 needs no padding."""
 
 
 class BufferedOutput:

@@ -1,8 +1,8 @@
 """A program that reads an untrusted document from stdin and writes safe HTML to stdout.
 
-The daemon runs it once for each document, as a process with little time and memory: an HTML parser
+The daemon runs it once for each document, as a process with little time and memory. An HTML parser
 that builds the same tree as a browser needs gigabytes for some documents of 100 KiB. The program
-imports nothing of the service.
+imports nothing from the service.
 """
 
 from __future__ import annotations

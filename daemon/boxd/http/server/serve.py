@@ -35,7 +35,7 @@ KEEP_ALIVE_S = 130
 Longer than the usual 120 s of a proxy in front, so the proxy never reuses a connection that the
 service is closing."""
 GRACE_S = 10
-"""Seconds that requests in progress have to end when the server stops."""
+"""Seconds that requests in progress get to finish when the server stops."""
 BACKLOG = 1024
 
 

@@ -43,11 +43,11 @@ WRITE_BUFFER = 256 * 1024
 MESSAGE_COST = 512
 """Bytes that a waiting message counts in addition to its data."""
 SLICE = 16 * 1024
-"""Bytes that are parsed at once: parsed small frames take many times their size in memory."""
+"""Bytes that are parsed in one step: parsed small frames take many times their size in memory."""
 CROWD = 500
 """After a slice with more frames than this, other connections get a turn."""
 CLOSE_S = 10.0
-"""Seconds that a client has to answer a close, or to read the data before it."""
+"""Seconds that a client gets to answer a close, or to read the data before it."""
 GONE_MS = 30_000
 """Milliseconds without an acknowledgement after which the kernel ends a connection.
 

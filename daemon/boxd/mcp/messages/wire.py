@@ -1,6 +1,6 @@
 """JSON-RPC as text: strict parsing of client messages, and encoding of server messages.
 
-Invalid messages are answered with the protocol's own errors: -32700 for text that is not JSON, and
+The answer to an invalid message is an error of the protocol: -32700 for text that is not JSON, and
 -32600 for JSON that is not one message.
 """
 

@@ -1,11 +1,11 @@
 """The transport for HTTP clients: Streamable HTTP.
 
 Since protocol version 2026-07-28 each request is an independent POST. In earlier versions a session
-spans requests. A POST carries one message. Its response is JSON, or a stream of events if there
-are notifications before the answer. One GET at a time receives the notifications that belong to no
+spans requests. A POST carries one message. Its response is JSON, or a stream of events if there are
+notifications before the answer. One GET at a time receives the notifications that belong to no
 request. A session belongs to the key that started it.
 
-In a session, a lost connection cancels nothing: events have ids, and a GET with `Last-Event-ID`
+In a session, a lost connection cancels nothing. Events have ids, and a GET with `Last-Event-ID`
 continues after that event, within the limits of `boxd.mcp.sessions.http_session`. Without a
 session, a lost connection cancels its request, as the protocol requires.
 """
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 MAX_SESSIONS = 16
 """Maximum number of sessions of one key."""
 IDLE_S = 30 * 60.0
-"""A session ends after it has served nothing for this time."""
+"""A session ends after it has been idle for this time."""
 KEEPALIVE_S = 15.0
 EVENTS_AFTER_S = 1.0
 """A request that is unanswered after this time gets events, so that it can be resumed."""

@@ -26,8 +26,8 @@ async def read_hidden_line(stdio: Stdio, what: str) -> bytes:
     """Ask for a line at the terminal and do not echo it.
 
     Backspace removes the last character, Ctrl-U the line; Ctrl-D and Enter end it. Raises
-    UsageError after Ctrl-C, for more than MAX_STDIN bytes, and if the input ends before Enter: then
-    the client has disconnected, and a part of a line is not the value.
+    UsageError after Ctrl-C, for more than MAX_STDIN bytes, and if the input ends before Enter. In
+    the last case the client has disconnected, and a part of a line is not the value.
     """
     await stdio.write(f"{what} (not shown): ".encode())
     try:

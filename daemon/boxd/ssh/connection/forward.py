@@ -44,7 +44,7 @@ Dial: TypeAlias = "Callable[[asyncssh.SSHClientConnection, ForwardEnd], Awaitabl
 
 
 class ForwardEnd(asyncssh.SSHTCPSession[bytes], asyncssh.SSHUNIXSession[bytes]):
-    """One end of a forwarded connection. It writes to its peer what it reads.
+    """One end of a forwarded connection. It writes all data that it reads to its peer.
 
     It starts to read when its peer is open, so it buffers nothing.
     """

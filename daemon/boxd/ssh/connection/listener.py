@@ -38,7 +38,7 @@ WINDOW = 1024 * 1024
 PACKET = 32 * 1024
 BACKLOG = 512
 DRAIN_S = 10.0
-"""Seconds that open channels have to finish after the listener closes."""
+"""Seconds that open channels get to finish after the listener closes."""
 
 _log = logging.getLogger(__name__)
 

@@ -301,6 +301,6 @@ class RelaySession(Session):
             self.write_stderr_line(line)
 
     def _progress(self, line: str) -> None:
-        """Write what the user waits for, at a terminal only: a program expects errors there."""
+        """Write the current step to stderr, at a terminal only: a program expects errors there."""
         if self.pty:
             self._note(line)
