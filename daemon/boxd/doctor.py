@@ -66,8 +66,8 @@ class Check:
 def checks(config: Config, *, starting: bool = False) -> list[Check]:
     """Return all checks of this host for a configuration. The checks change nothing.
 
-    `starting`: the caller is a daemon that is about to serve. Then it is a failure if another
-    daemon serves the state directory; for `boxd doctor` it is not.
+    `starting`: the caller is a daemon that is about to serve. If another daemon serves the state
+    directory, the check then fails; for `boxd doctor` it does not.
     """
     results = [
         _root(),

@@ -59,7 +59,8 @@ class Target(Protocol):
 class DirectoryTarget:
     """An existing directory.
 
-    It is never created: if a mount is missing, the archives must not go to the host's own disk.
+    The target never creates it: if a mount is missing, the archives must not go to the host's own
+    disk.
     """
 
     def __init__(self, directory: Path) -> None:

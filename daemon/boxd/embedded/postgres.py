@@ -2,8 +2,8 @@
 
 The server runs as an unprivileged user, which may have no access to the state directory. So the
 daemon opens the data and the socket directory, and the server inherits the descriptors. The server
-reaches them as `/proc/self/fd/N`, which needs no access to the directories above. This works
-without a mount namespace, which would keep the mounts of boxes alive.
+reaches them as `/proc/self/fd/N`, which needs no access to the directories above. This method needs
+no mount namespace, which would keep the mounts of boxes alive.
 
 The server outlives the daemon. The next daemon finds it by its working directory and adopts it.
 """

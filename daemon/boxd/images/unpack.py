@@ -1,9 +1,9 @@
 """Unpacks an untrusted archive into a directory. `importer` runs this module as a process.
 
-The archive may be hostile, so the process is confined. It has its own namespaces, without a network
-and without a view of the host's processes. It lacks the capabilities to create device nodes and to
-mount. Its memory, time and output size are limited. It works inside the new root with `chroot`, so
-no name, link or `..` leads out. It never runs a program of the archive.
+The archive may be hostile, so the process is confined. The process has its own namespaces, without
+a network and without a view of the host's processes. It lacks the capabilities to create device
+nodes and to mount. Its memory, time and output size are limited. It works inside the new root with
+`chroot`, so no name, link or `..` leads out. The process never runs a program of the archive.
 
 Device nodes and all extended attributes are dropped, including file capabilities and the attributes
 of overlayfs. Set-user-id bits stay, because no program in a box gains privileges.

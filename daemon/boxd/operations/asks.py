@@ -117,8 +117,8 @@ class AskOperations:
     async def answer_ask(self, p: Principal, ask_id: str, answer: str) -> Ask:
         """Answer the open question whose id starts with `ask_id`.
 
-        Raises NotFound, Ambiguous; Raises Conflict if the question is answered or expired; Raises
-        BadRequest for an answer that is not one of its options.
+        Raises NotFound, Ambiguous; Conflict if the question is answered or expired; BadRequest for
+        an answer that is not one of its options.
         """
         require(p, Action.ANSWER_ASK)
         ask = await self._open_ask(p, ask_id)
@@ -206,7 +206,7 @@ class AskOperations:
     async def _open_ask(self, p: Principal, ask_id: str) -> Ask:
         """Return the open question of an id.
 
-        Raises NotFound, Ambiguous; Raises Conflict for an answered or expired question.
+        Raises NotFound, Ambiguous; Conflict for an answered or expired question.
         """
         now, asks = self._clock.now(), await self._asks_of(p)
         open_asks = [ask for ask in asks if ask.state(now) == "open"]

@@ -118,8 +118,8 @@ class BoxOperations:
     async def suspend(self, p: Principal, ref: str, ws: str | None = None) -> BoxView:
         """Write the memory and processes of a box to disk; a suspended box stays as it is.
 
-        Raises Unsupported if the backend cannot suspend boxes; Raises Conflict with the attachment
-        that uses the box, or the process that cannot be checkpointed.
+        Raises Unsupported if the backend cannot suspend boxes; Conflict with the attachment that
+        uses the box, or the process that cannot be checkpointed.
         """
         require(p, Action.SUSPEND_BOX)
         box = await self._directory.resolve(p, ref, ws)
@@ -159,10 +159,9 @@ class BoxOperations:
         The task that entered the context must also leave it. The principal of a share gets no
         secrets in the environment; a confidential box holds none.
 
-        Raises Confidential if the box is confidential and the request has no `relay`; Raises
-        Conflict if it has one and the box is not confidential. Raises inside the context InvalidKey
-        when the key or share is revoked or expires, and Forbidden when `Attachments.end_box` ends
-        it.
+        Raises Confidential if the box is confidential and the request has no `relay`; Conflict if
+        it has one and the box is not confidential. Raises inside the context InvalidKey when the
+        key or share is revoked or expires, and Forbidden when `Attachments.end_box` ends it.
         """
         require(p, Action.ATTACH_BOX if access.relay is None else Action.RELAY_BOX)
         self._access_policy.check_owner(p.owner)

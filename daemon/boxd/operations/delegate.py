@@ -77,8 +77,8 @@ class DelegateOperations:
 
         `reserve` is awaited after the task ends, with the size of the result in bytes. Cancelling
         the call, revoking its key and the timeout end all processes of the task. Raises Forbidden
-        for an agent with a scoped credential; Raises NotFound if no agent is set; BadRequest,
-        TooLarge, QuotaExceeded, and what `attach` raises.
+        for an agent with a scoped credential; NotFound if no agent is set; BadRequest, TooLarge,
+        QuotaExceeded, and what `attach` raises.
         """
         require(p, Action.DRIVE_AGENT if task.agent else Action.ATTACH_BOX)
         if task.box is not None and task.spec is not None:
@@ -117,7 +117,7 @@ class DelegateOperations:
     async def _agent(self, p: Principal, task: Task) -> Agent:
         """Return the owner's agent.
 
-        Raises NotFound; Raises BadRequest if the task sets its variable.
+        Raises NotFound; BadRequest if the task sets its variable.
         """
         agent = await self._store.agent(p.owner)
         if agent is None:

@@ -36,7 +36,7 @@ class DriveOperations:
         """Yield the Filesystem of a workspace's drive; None if it was never used.
 
         `create` creates a missing drive, and a missing workspace unless the credential has a scope.
-        Raises NotFound for an unknown workspace; Raises Unavailable if drives are not enabled.
+        Raises NotFound for an unknown workspace; Unavailable if drives are not enabled.
         """
         require(p, Action.WRITE_DRIVE if create else Action.READ_DRIVE)
         workspace = checked_workspace(p, ws)

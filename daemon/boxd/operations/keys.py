@@ -103,8 +103,7 @@ class KeyOperations:
     async def principal_of_key(self, presented: str | None) -> Principal:
         """Return the principal of a presented API key.
 
-        Raises the same InvalidKey for every failure; Raises Forbidden for a valid key of a blocked
-        owner.
+        Raises the same InvalidKey for every failure; Forbidden for a valid key of a blocked owner.
         """
         if presented is None or len(presented) > MAX_PRESENTED:
             presented = ""  # The lookup takes the same time as for an unknown key.

@@ -56,8 +56,8 @@ class ProfileOperations:
     ) -> Profile:
         """Record a profile; it replaces an older one of the same name.
 
-        Raises BadName; Raises UnknownImage for the image or flavor; Raises BadRequest for the
-        egress list; QuotaExceeded.
+        Raises BadName; UnknownImage for the image or flavor; BadRequest for the egress list;
+        QuotaExceeded.
         """
         require(p, Action.CHANGE_PROFILE)
         profile = self.profile_of(name, image, defaults)
@@ -107,7 +107,7 @@ class ProfileOperations:
     async def remove_profile(self, p: Principal, name: str) -> Profile:
         """Remove a profile and return it; existing boxes do not change.
 
-        Raises NotFound; Raises Conflict with a workspace whose new boxes use the profile.
+        Raises NotFound; Conflict with a workspace whose new boxes use the profile.
         """
         require(p, Action.CHANGE_PROFILE)
         profile = await self._profile(p, name)

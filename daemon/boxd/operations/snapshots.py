@@ -44,8 +44,7 @@ class SnapshotOperations:
     ) -> SnapshotView:
         """Save the disk and memory of a box under a name; None: a generated name.
 
-        Raises BadRequest; Raises Conflict with the attachment that uses the box, or if the name is
-        taken.
+        Raises BadRequest; Conflict with the attachment that uses the box, or if the name is taken.
         """
         require(p, Action.SNAPSHOT_BOX)
         snapshot_name = None if name is None else parse_name(name, "snapshot name")
@@ -82,7 +81,7 @@ class SnapshotOperations:
     ) -> Snapshot:
         """Remove a snapshot, even of a removed box, and return it.
 
-        Raises NotFound; Raises Conflict with the profile that was built from it.
+        Raises NotFound; Conflict with the profile that was built from it.
         """
         require(p, Action.SNAPSHOT_BOX)
         snapshot = await self._snapshot(p, ref, name, ws)

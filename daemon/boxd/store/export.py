@@ -216,7 +216,7 @@ async def _tables(connection: Connection) -> dict[str, str]:
 
 @asynccontextmanager
 async def _connection(dsn: str) -> AsyncIterator[Connection]:
-    """Open a connection. Its errors inside the context are raised as Unavailable."""
+    """Open a connection. Errors of the connection inside the context become Unavailable."""
     try:
         connection = await asyncpg.connect(
             dsn,

@@ -78,8 +78,8 @@ class ControlStore(Protocol):
     ) -> Box:
         """Change a box's state from `before` to `after`, replace `detail`, and set `changes`.
 
-        Returns the changed box. Raises NotFound if the box does not exist; Raises Conflict if its
-        state is not `before`, or if the transition table does not allow the change.
+        Returns the changed box. Raises NotFound if the box does not exist; Conflict if its state is
+        not `before`, or if the transition table does not allow the change.
         """
         ...
 
@@ -195,8 +195,7 @@ class ControlStore(Protocol):
     async def restore_volume(self, volume_id: str, workspace: str | None) -> None:
         """Move a volume from the trash to a workspace.
 
-        Raises NotFound if it does not exist; Raises Conflict if the workspace has another volume in
-        use.
+        Raises NotFound if it does not exist; Conflict if the workspace has another volume in use.
         """
         ...
 
@@ -326,8 +325,7 @@ class ControlStore(Protocol):
     async def answer_ask(self, ask_id: str, answer: str, when: datetime) -> Ask:
         """Set the answer to a question, and return the question.
 
-        Raises NotFound if it does not exist; Raises Conflict if it is answered or has expired at
-        `when`.
+        Raises NotFound if it does not exist; Conflict if it is answered or has expired at `when`.
         """
         ...
 

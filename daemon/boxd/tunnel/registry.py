@@ -114,8 +114,8 @@ class TunnelRegistry:
         `on_request(box id, verb, parameters)` answers requests of boxes (`protocol.REQUESTS`); the
         text of its BoxdErrors is shown in the box. `on_activity(box id, shells)` receives the
         number of detached shells of a box, after each hello and whenever it changes.
-        `on_misbehaviour(box id, text)` receives the reason when an agent's tunnel was cut. Both
-        must return at once.
+        `on_misbehaviour(box id, text)` receives the reason when an agent's tunnel was cut. The last
+        two must return at once.
         """
         self._client_key = asyncssh.read_private_key(client_key)
         self.on_request = on_request

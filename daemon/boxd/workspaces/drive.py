@@ -1,7 +1,7 @@
 """Operations on a drive by path, for HTTP and MCP, over `wrkfs.fs.Filesystem`.
 
-They look up, list, read a range, write a whole file, create a directory, and remove. Errors are
-those of the service. There is no cache: each call asks the volume.
+The operations look up, list, read a range, write a whole file, create a directory, and remove.
+Errors are those of the service. There is no cache: each call asks the volume.
 """
 
 from __future__ import annotations
@@ -376,8 +376,8 @@ class Drive:
         return entry.attr
 
     async def _open(self, path: bytes, label: str) -> FileHandle | Directory:
-        # If the name is replaced between lookup and open, the old file may be gone. Then the loop
-        # looks the path up again.
+        # If the name is replaced between lookup and open, the old file may be gone. In that case
+        # the loop looks the path up again.
         for _ in range(OPEN_TRIES):
             attr = await self._existing(path)
             if attr.is_dir:

@@ -85,8 +85,8 @@ _EXPLANATIONS = {
 def for_dump(*, drive: bool, masked: Iterable[str] = ()) -> str:
     """Return the configuration file for a dump. `drive`: the box has /wrk mounted.
 
-    `masked` are directories of /proc that a tmpfs masks. They stay out of the images, because CRIU
-    would start `tar` for each tmpfs.
+    `masked` are directories of /proc that a tmpfs masks. The configuration keeps them out of the
+    images, because CRIU would start `tar` for each tmpfs.
 
     The line for the drive keeps its mount out of the images. Without it, the dump fails for a mount
     that was added to a running box.
@@ -150,7 +150,7 @@ def restore(
 def complaint(log: str) -> str:
     """Return the reason of a failed dump or restore in one line, from the text of CRIU's log.
 
-    This is the last specific error. Errors that every log contains, even after success, are
+    The reason is the last specific error. Errors that every log contains, even after success, are
     ignored.
     """
     matches = filter(None, map(_ERROR.match, log.splitlines()))

@@ -183,8 +183,8 @@ def with_stand_ins(files: bytes, names: Mapping[bytes, bytes], mount_id: int) ->
     """Return `files.img` with other names for some files, below the mount `mount_id`.
 
     Each stand-in must exist at the restore, be of the same kind, and be at least as long as the
-    file that it replaces. It may be removed after the restore; the box then has an unlinked file.
-    `names` must not contain files of `remapped`, because CRIU restores those itself.
+    file that it replaces. The stand-in may be removed after the restore; the box then has an
+    unlinked file. `names` must not contain files of `remapped`, because CRIU restores those itself.
     """
 
     def change(fields: list[Field]) -> list[Field]:

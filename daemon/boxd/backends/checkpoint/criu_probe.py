@@ -1,9 +1,9 @@
 """The process inside the self-test's box: its memory shows whether the restore worked.
 
-The self-test runs it as a plain script with Python's `-I -S`, in the box's root directory. It
-imports only the standard library. Every 10 ms it replaces the file `state` with a JSON object: its
-`pid`, a `nonce` that it drew once, a `count` that grows, and `seen`. `seen` lists the files created
-in the WATCHED directories since the process started.
+The self-test runs it as a plain script with Python's `-I -S`, in the box's root directory. The
+script imports only the standard library. Every 10 ms it replaces the file `state` with a JSON
+object. The object has its `pid`, a `nonce` that it drew once, a `count` that grows, and `seen`.
+`seen` lists the files created in the WATCHED directories since the process started.
 """
 
 from __future__ import annotations

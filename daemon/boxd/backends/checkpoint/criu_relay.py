@@ -1,11 +1,11 @@
 """The program that runc starts as `criu`: restores a box, but lets nothing run before a check.
 
 The service runs it as a plain script with Python's `-I -S`, so it imports only the standard
-library. It turns into CRIU at once. A second process, the relay, stays between runc and CRIU and
-forwards their messages. CRIU reports `post-restore` when all mounts and processes of the box exist
-and no process has run. The relay then asks the service (`restore_gate`) for permission. It creates
-the mark of the memory image before it forwards the report. Without permission the relay ends: CRIU
-loses its client, kills all processes of the box and fails.
+library. The program turns into CRIU at once. A second process, the relay, stays between runc and
+CRIU and forwards their messages. CRIU reports `post-restore` when all mounts and processes of the
+box exist and no process has run. The relay then asks the service (`restore_gate`) for permission.
+With permission, the relay creates the mark of the memory image, and then forwards the report.
+Without permission the relay ends: CRIU loses its client, kills all processes of the box and fails.
 
 The relay does not need the service after the permission, so a restore survives the service's death.
 """

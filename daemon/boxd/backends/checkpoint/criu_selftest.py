@@ -3,8 +3,9 @@
 `criu check` is not enough. *Measured*: CRIU 4.1 passes it but crashes in the dump, and after a
 resume by 4.2, file watches never report events again. So the test makes a tiny box as the backend
 does, with a bundle, root overlay, cgroup and network namespace. The box contains this host's
-interpreter. It suspends the box as the backend does (pause, dump, kill) and resumes it. The memory
-must then be the old one, the counter must continue, and the watches must report events.
+interpreter. The test suspends the box as the backend does (pause, dump, kill) and resumes it. The
+memory must then have the old content, the counter must continue, and the watches must report
+events.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Checks which files of a drive exist. Runs as a separate process.
 
-A process can be killed when it hangs on a dead file system; a thread cannot. It is a plain script
-for Python's `-I -S`, so it imports only the standard library.
+A process can be killed when it hangs on a dead file system; a thread cannot. The process runs a
+plain script with Python's `-I -S`, so it imports only the standard library.
 
-It reads one JSON object from its standard input: `root`, a directory, and `names`, paths below it
-(bytes as Latin-1). It prints a list of the same length: the type of each file (as in `st_mode`), or
-0 if it does not exist. It follows no symbolic link: a file behind one counts as missing.
+The script reads one JSON object from its standard input: `root`, a directory, and `names`, paths
+below it (bytes as Latin-1). It prints a list of the same length: the type of each file (as in
+`st_mode`), or 0 if it does not exist. It follows no symbolic link: a file behind one counts as
+missing.
 """
 
 from __future__ import annotations

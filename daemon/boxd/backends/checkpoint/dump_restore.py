@@ -3,7 +3,7 @@
 `restore_gate` checks a restored box before any of its processes runs.
 
 This module reads no records and takes no lock of a box: callers must serialise the calls for each
-box. runc and CRIU run in their own session and continue when the service dies. They hold the box's
+box. runc and CRIU run in their own session and continue when the service dies. Both hold the box's
 lock file until they end (`alone_with`), so the next service waits for them.
 """
 
@@ -158,7 +158,7 @@ def _failure(paths: BoxPaths, mark: Path, words: str) -> RestoreFailed:
 async def alone_with(paths: BoxPaths) -> AsyncIterator[int]:
     """Hold the box's lock file: wait for any dump or restore of the box, and keep others out.
 
-    This includes the work of a service that has died. Yields the descriptor that holds the lock as
+    The wait includes work of a service that has died. Yields the descriptor that holds the lock as
     long as any process has it open. A holder that does not end within BUSY_TIMEOUT is killed.
     Raises Unavailable if the lock is still held after that.
     """

@@ -1,9 +1,10 @@
 """The image of a box's memory on the disk: a directory that is complete once it has its name.
 
-CRIU writes into a temporary directory next to it. Then the service adds a manifest, syncs all files
-to the disk, and renames the directory in one step. A restore creates a mark in the image before any
-process runs, so an image is used at most once. If a box does not run and its image has the mark,
-the memory is lost. Removal renames the image first, so a partly removed image is never used.
+CRIU writes into a temporary directory next to the final one. Then the service adds a manifest,
+syncs all files to the disk, and renames the directory in one step. A restore creates a mark in the
+image before any process runs, so an image is used at most once. If a box does not run and its image
+has the mark, the memory is lost. Removal renames the image first, so a partly removed image is
+never used.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 FORMAT = 3
-"""Version of the manifest. It changes with `Facts` and `State`. Images of other versions are not
-read."""
+"""Version of the manifest. The version changes with `Facts` and `State`. Images of other versions
+are not read."""
 _ATTEMPT = "attempt"
 _NEW, _OLD = ".new", ".old"
 _DIGEST_LIMIT = 1024 * 1024

@@ -36,8 +36,8 @@ async def set_up(netns: str, old: str, own: str) -> None:
 async def take_back(netns: str, old: str, own: str) -> None:
     """Remove the old address; no error if it is already gone.
 
-    This resets connections from that address. Listening sockets, and connections inside the box
-    over its loopback, survive.
+    The removal resets connections from that address. Listening sockets, and connections inside the
+    box over its loopback, survive.
     """
     if old == own:
         return
@@ -49,7 +49,7 @@ async def take_back(netns: str, old: str, own: str) -> None:
 def _in_use(netns: str) -> bool:
     """Return whether the namespace contains any socket that can have an address.
 
-    This reads counters. A search for the address takes as long as `ss`, 60 ms.
+    The function reads counters. A search for the address takes as long as `ss`, 60 ms.
     """
     enter(netns)
     words: list[str] = []

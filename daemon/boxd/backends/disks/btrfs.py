@@ -91,7 +91,7 @@ def create_subvolume(path: Path) -> None:
 def snapshot(source: Path, target: Path) -> None:
     """Create the writable subvolume `target` with the current content of `source`.
 
-    It includes writes to `source` that are not on the disk yet.
+    The content includes writes to `source` that are not on the disk yet.
     """
     with _open(source) as origin, _open(target.parent) as parent:
         fcntl.ioctl(parent, _SNAPSHOT_CREATE, _name_v2(origin, target.name))
@@ -100,7 +100,7 @@ def snapshot(source: Path, target: Path) -> None:
 def destroy_subvolume(path: Path) -> None:
     """Remove a subvolume with its content. The kernel frees the blocks later by itself.
 
-    No error if it does not exist. It must contain no other subvolume.
+    No error if it does not exist. The subvolume must contain no other subvolume.
     """
     with suppress(FileNotFoundError), _open(path.parent) as parent:
         name = os.fsencode(path.name)

@@ -1,8 +1,8 @@
 """A box's disk: an overlay of the image's root (read-only) and the box's own layer.
 
-Each box's disk has a home directory with the directory `layer`. It contains `upper`, which the box
-writes, and `work`, which belongs to the overlay. A snapshot has a directory with the same content.
-The subclasses decide what a layer is and whether its size is limited: directories here
+Each box's disk has a home directory with the directory `layer`. `layer` contains `upper`, which the
+box writes, and `work`, which belongs to the overlay. A snapshot has a directory with the same
+content. The subclasses decide what a layer is and whether its size is limited: directories here
 (`PlainDisk`), btrfs subvolumes in `subvolume`.
 
 While a box is suspended, its directory has the image of its memory, `memory`. The image is always
@@ -382,8 +382,8 @@ def _room(directory: Path) -> tuple[int, int]:
 def write_beneath(root: Path, name: str, content: str) -> bool:
     """Write `root`/etc/`name`. The tree below `root` is untrusted.
 
-    It follows no links: `etc` must be a real directory, and the file is replaced, not opened.
-    Returns False if the box has put something else in place of `etc` or the file.
+    The function follows no links: `etc` must be a real directory, and the file is replaced, not
+    opened. Returns False if the box has put something else in place of `etc` or the file.
     """
     top = os.open(root, os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

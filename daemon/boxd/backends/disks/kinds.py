@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 class Disks:
     """The disks of one installation.
 
-    They have a size limit if the host supports it. Plain disks are for other hosts, and for boxes
+    Disks have a size limit if the host supports it. Plain disks are for other hosts, and for boxes
     that were created without a limit.
     """
 

@@ -1,9 +1,9 @@
 """Attaches files to loop devices, so that they are block devices.
 
-Loop devices belong to the host, whatever mount namespace creates them. Those attached here have
-autoclear: the kernel frees them with their last user or mount, so a killed daemon leaves none. The
-kernel creates as many as needed, even if it started with only a few. If /dev is not a devtmpfs,
-this module creates the node.
+Loop devices belong to the host, regardless of the mount namespace that creates them. Devices
+attached here have autoclear: the kernel frees each with its last user or mount, so a killed daemon
+leaves none. The kernel creates as many devices as needed, even if it started with only a few. If
+/dev is not a devtmpfs, this module creates the node.
 """
 
 from __future__ import annotations

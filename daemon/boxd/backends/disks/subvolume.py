@@ -11,8 +11,8 @@ costs more than on ext4: 1.3 times for a `git clone`, 2 to 3 times for writes th
 fsync.
 
 Memory images would cost more too, so they are not on the volume. A snapshot's image is in
-`Volume.memories`, under the snapshot's id. It is created before the snapshot is complete, and
-removed after it.
+`Volume.memories`, under the snapshot's id. The image is created before the snapshot is complete,
+and removed after the snapshot.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class SubvolumeDisk(Disk):
     def box_ids(self) -> set[str]:
         """Return the ids of all boxes with a disk on the volume.
 
-        This includes boxes that were removed while the volume was not available.
+        The result includes boxes that were removed while the volume was not available.
         """
         return {home.name for home in self._boxes.glob("*")}
 

@@ -175,7 +175,7 @@ class Volume:
         self.top.chmod(0o700)
 
     def _extend(self) -> None:
-        """Allocate missing blocks and growth of the image. It never shrinks."""
+        """Allocate missing blocks and growth of the image. The image never shrinks."""
         present = self._image.stat().st_size
         target = max(present, self._size or 0)
         free = shutil.disk_usage(self._state_dir).free

@@ -7,7 +7,7 @@ the fence. Until then the box reaches nothing, and `start` has not returned.
 
 The state of a box is in the engine and on the host. Containers are found by their labels, so a new
 object on the same state directory adopts the boxes of an earlier one. When the engine ends, the
-boxes end too, unless it runs with live-restore. They start again from their disks.
+boxes end too, unless the engine runs with live-restore. Ended boxes start again from their disks.
 
 The engine cannot save and restore the memory of a container with everything that a box holds. So
 this backend does not suspend boxes.

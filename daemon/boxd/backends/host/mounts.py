@@ -171,7 +171,8 @@ def is_mounted(directory: Path) -> bool:
 def device_at(mountinfo: Path, directory: str) -> str | None:
     """Return the device number (`major:minor`) of the topmost mount at a directory, or None.
 
-    It is read from a mountinfo file, because a call into a mount with a dead server may not return.
+    The number is read from a mountinfo file, because a call into a mount with a dead server may not
+    return.
     """
     devices = [row[2] for row in rows(table(mountinfo)) if unescape(row[4]) == directory]
     return devices[-1] if devices else None
@@ -189,7 +190,7 @@ def kind_at(path: Path, mountinfo: Path) -> str:
 
 
 def table(mountinfo: Path) -> str:
-    """Return the text of a mountinfo file. Its names may be any bytes, which a box chooses."""
+    """Return the text of a mountinfo file. Names in it may be any bytes, which a box chooses."""
     return os.fsdecode(mountinfo.read_bytes())
 
 

@@ -1,6 +1,6 @@
 """Runs host tools with a time-out, and reports their error texts.
 
-`subprocess` starts the tools. It shares this process's memory until the tool's program runs
+`subprocess` starts the tools. The child shares this process's memory until the tool's program runs
 (vfork). asyncio's own method copies the page tables of all memory and blocks the whole process
 meanwhile. *Measured* in a process of 150 MB on a loaded machine: 2 ms instead of 70, and almost no
 CPU time instead of 8 ms. Input and output of tools are files in memory, so no data has to be
@@ -80,10 +80,10 @@ async def run_silent(
 ) -> int:
     """Run a tool with all its streams on /dev/null, and return its exit status.
 
-    This is for tools whose long-lived children inherit the streams, so that a pipe would not end.
-    `first` is a directory to search before PATH. With `alone` the tool gets its own session, and a
-    timeout or cancellation kills everything in that session. The tool inherits the descriptors in
-    `pass_fds`. Raises Unavailable as `run` does.
+    Use this function for tools whose long-lived children inherit the streams, so that a pipe would
+    not end. `first` is a directory to search before PATH. With `alone` the tool gets its own
+    session, and a timeout or cancellation kills everything in that session. The tool inherits the
+    descriptors in `pass_fds`. Raises Unavailable as `run` does.
     """
     streams = (subprocess.DEVNULL,) * 3
     process = _start(argv, streams, first=first, alone=alone, pass_fds=pass_fds)

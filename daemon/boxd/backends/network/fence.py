@@ -6,9 +6,9 @@ nothing, so a box is never up without its fence. The entry `known` has the link 
 box; any other source is spoofed. The entry `open` is for egress `all`. The entries `listed` and
 `lists` are for an egress list; `lists` leads to the box's own chain.
 
-An open box reaches any IPv4 address except those of this host, of other boxes, and in DENIED. It
-also reaches DNS, at addresses that exist only for this purpose and lead to the host's resolvers. A
-box with a list reaches only the addresses among these that the list names. Its DNS leads to the
+An open box reaches any IPv4 address except those of this host, of other boxes, and in DENIED. The
+box also reaches DNS, at addresses that exist only for DNS and lead to the host's resolvers. A box
+with a list reaches only the addresses among these that the list names. Its DNS leads to the
 daemon's resolver, which adds the addresses of listed names to the box's sets before it answers.
 Nothing reaches a box: neither other machines nor the host itself.
 
@@ -156,7 +156,7 @@ def allow(
 ) -> str:
     """Return commands that open addresses to a box with a list for `seconds` from now.
 
-    This replaces the earlier expiry of an address, even if it was later.
+    The new expiry of an address replaces the earlier one, even if that was later.
     """
     kind, after = ("names", "") if port is None else ("ports", f" . {port}")
     name = f"element inet {table} {link}-{kind}"

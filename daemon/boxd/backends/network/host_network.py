@@ -1,8 +1,8 @@
 """The boxes' network on this host: its subnet, its fence, and the parts that belong to each box.
 
 Every box has a network namespace with one link to the host (`eth0` inside). Netlink messages create
-it (`rtnetlink`) while one short process loads the box's fence entries. This is fast enough to need
-no pool of prepared namespaces.
+it (`rtnetlink`) while one short process loads the box's fence entries. The creation is so fast that
+a pool of prepared namespaces is not needed.
 
 Forwarding is enabled only for the uplinks and the boxes' links, not for the host
 (`net.ipv4.ip_forward` stays unchanged). The last installation that closes disables it again. If it

@@ -3,8 +3,8 @@
 A box sends queries to the fence's addresses, and the fence redirects them to this resolver. The
 source address identifies the box, because the fence drops spoofed sources. The resolver adds the
 addresses of a listed name to the box's sets before it answers. For other names it answers NXDOMAIN:
-programs then fail at once, where they would retry after REFUSED. It forwards queries to the host's
-own resolvers.
+programs then fail at once, where they would retry after REFUSED. The resolver forwards queries to
+the host's own resolvers.
 
 No state outlives the daemon. Open addresses stay open until they expire; the next daemon opens them
 again on a query.

@@ -46,7 +46,7 @@ def _address(little_endian: str) -> IPv4Address:
 def uplinks(routes: Iterable[Route], resolvers: Sequence[IPv4Address]) -> tuple[str, ...]:
     """Return the devices by which packets of boxes leave the host.
 
-    They are the devices with routes to any address that the fence does not deny, and with the
+    These are the devices with routes to any address that the fence does not deny, and with the
     route to each resolver.
     """
     usable = [r for r in routes if not r.device.startswith((LINK_FAMILY, "lo")) and r.device != "*"]

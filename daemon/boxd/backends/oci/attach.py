@@ -1,14 +1,14 @@
 """Mounts a host mount in a box's mount namespace, or unmounts it. Runs as a separate process.
 
 The process is separate because only a single-threaded process can enter a mount namespace. It can
-also be killed when it hangs on a dead file system. It is a plain script for Python's `-I -S`, so it
-imports only the standard library.
+also be killed when it hangs on a dead file system. The process runs a plain script with Python's
+`-I -S`, so it imports only the standard library.
 
-It reads one JSON object from its standard input: `action` (`attach`, `detach` or `replace`),
-`pidfd` (an inherited descriptor of the box's init), `target` (the directory in the box), and for
-`attach` the host's `source`. `replace` has `files` instead of both: the host's source for each file
-of the box. It prints one JSON object: `{"done": true}`, `{"holders": ["pid 7 (bash)", ...]}` if the
-target is in use, or `{"error": TEXT}`.
+The script reads one JSON object from its standard input. The members are `action` (`attach`,
+`detach` or `replace`), `pidfd` (an inherited descriptor of the box's init), `target` (the directory
+in the box), and for `attach` the host's `source`. `replace` has `files` instead of both: the host's
+source for each file of the box. The script prints one JSON object: `{"done": true}`, `{"holders":
+["pid 7 (bash)", ...]}` if the target is in use, or `{"error": TEXT}`.
 """
 
 from __future__ import annotations

@@ -138,8 +138,8 @@ class Lxcfs:
     async def adopt(self, box_id: str, mountinfo: Path) -> None:
         """Watch the lxcfs of a box that an earlier service started. `mountinfo` is the box's table.
 
-        That service may have died before it mounted the files of a new lxcfs in the box. Then this
-        ends that lxcfs, so that `lost` returns the box.
+        That service may have died before it mounted the files of a new lxcfs in the box. In that
+        case the method ends that lxcfs, so that `lost` returns the box.
         """
         self._watch(box_id)
         if mounts.device_at(mountinfo, PLACES[-1]) != self._device(box_id):

@@ -307,7 +307,10 @@ class RuncBackend:
     async def snapshot(
         self, box_id: str, snapshot_id: str, *, lasting: bool = True, memory: bool = True
     ) -> None:
-        """Copy layer and memory, or the layer alone. Those of a frozen box are consistent."""
+        """Copy layer and memory, or the layer alone.
+
+        Layer and memory of a frozen box are consistent.
+        """
         async with self._locks.alone(box_id):
             record = self._records.get(box_id)
             await self._snapshots.take(record, snapshot_id, lasting=lasting, memory=memory)

@@ -130,7 +130,10 @@ class Containers:
             disk.write_beneath(top, name, content)
 
     def rename(self, record: Record) -> None:
-        """Write the box's name into a layer copied from another box. It must not be mounted."""
+        """Write the box's name into a layer copied from another box.
+
+        The layer must not be mounted.
+        """
         top = self.disk(record).upper(self.paths(record.plan.box_id))
         files = bundle.etc_files(record.plan.hostname)
         for name in ("hostname", "hosts"):
@@ -235,7 +238,7 @@ class Containers:
                 await self.lxcfs.adopt(box_id, Path(f"/proc/{pid}/mountinfo"))
 
     async def end(self, box_id: str, grace: float) -> None:
-        """End all processes. They have `grace` seconds to exit by themselves, unless frozen.
+        """End all processes. Processes get `grace` seconds to exit, unless frozen.
 
         Frozen processes are killed and execute no further instruction.
         """

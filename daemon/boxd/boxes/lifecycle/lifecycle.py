@@ -336,8 +336,8 @@ class Lifecycle:
         """Hold a running box while the context lasts; create or wake it first if necessary.
 
         Raises Confidential if the box can only be reached through its own SSH server and the
-        request has no relay key; Raises Conflict if the request has one and the box is not
-        confidential. Raises InvalidKey or Forbidden inside the context when the hold is revoked.
+        request has no relay key; Conflict if the request has one and the box is not confidential.
+        Raises InvalidKey or Forbidden inside the context when the hold is revoked.
         """
         hold = Hold(request.owner, "", request.why, request.key_id)
         async with self._holds.revocable(hold, request.expiry):

@@ -116,8 +116,8 @@ def box_settings(
     """Return the settings of a new box. Raises UnknownImage, which names the known flavors.
 
     `profile` is the one that the spec's image names, or the workspace's if the spec names no image.
-    It takes precedence over a catalog image of that name. `default_ttl` is the deadline of the verb
-    if neither spec nor profile has one; clamping it is not reported.
+    A profile takes precedence over a catalog image of its name. `default_ttl` is the deadline of
+    the verb if neither spec nor profile has one; clamping it is not reported.
     """
     source = profile or Profile("", spec.image or defaults.image)
     preset = source.defaults

@@ -1,8 +1,8 @@
 """Protocol adapter only. h11 with limits that hold no matter how the bytes arrive.
 
-h11 limits only incomplete heads: it accepts a head of any length that arrives in one read. It also
-accepts lines that end in a bare LF, and joins folded lines; a proxy in front may parse both
-differently. This parser rejects both before it parses a line.
+h11 limits only incomplete heads: it accepts a head of any length that arrives in one read. h11 also
+accepts lines that end in a bare LF, and joins folded lines. A proxy in front of the service may
+parse both differently. This parser rejects both before it parses a line.
 """
 
 from __future__ import annotations

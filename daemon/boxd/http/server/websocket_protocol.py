@@ -304,7 +304,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         """End the connection after a ping without a pong. uvicorn calls it.
 
         While the service does not read, or the ping has not left yet, a missing pong proves
-        nothing. Then the kernel detects a dead peer (GONE_MS), and the next write fails.
+        nothing. In that case the kernel detects a dead peer (GONE_MS), and the next write fails.
         """
         if self.read_paused or self.transport.get_write_buffer_size() > 0:
             self.pong_timer = None

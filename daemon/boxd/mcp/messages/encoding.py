@@ -39,7 +39,7 @@ async def encode_document(document: dict[str, Any], encoder: json.JSONEncoder) -
 
 
 def is_longer(value: object, size: int) -> bool:
-    """Return whether a document has more than `size` characters. This is an estimate."""
+    """Return whether a document has more than `size` characters. The answer is an estimate."""
     return _remaining(value, size) < 0
 
 

@@ -48,8 +48,8 @@ class BoxDirectory:
     async def resolve(self, p: Principal, ref: str, ws: str | None = None) -> Box:
         """Return the one box that a reference means.
 
-        Raises BadName; NotFound, also for a box of another owner; Raises Forbidden for a workspace
-        outside the principal's scope; Ambiguous, with the candidates.
+        Raises BadName; NotFound, also for a box of another owner; Forbidden for a workspace outside
+        the principal's scope; Ambiguous, with the candidates.
         """
         require(p, Action.SHOW_BOX)
         reference = parse_reference(ref)

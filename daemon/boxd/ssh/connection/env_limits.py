@@ -1,7 +1,7 @@
 """Protocol adapter only. Limits on the environment variables that a client sends for a session.
 
-asyncssh stores every variable until the session starts, which may never happen. It looks up the
-handler of a channel request by name, so this module replaces the handler on the channel.
+asyncssh stores every variable until the session starts, which may never happen. asyncssh looks up
+the handler of a channel request by name, so this module replaces the handler on the channel.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ FILE = "ssh_host_ed25519"
 def load_host_key(keys_dir: Path) -> asyncssh.SSHKey:
     """Return the key in `keys_dir`; create it on the first call.
 
-    Raises Unavailable, with the remedy, if the key cannot be read. It also rejects a key that
-    others can read, because the key may have been copied.
+    Raises Unavailable, with the remedy, if the key cannot be read. The function also rejects a key
+    that other users can read, because the key may have been copied.
     """
     path = keys_dir / FILE
     if not path.exists():

@@ -205,7 +205,7 @@ class ConnectionLimits:
     def _evict_idle(self, slots: Iterable[Slot]) -> bool:
         """End one connection that holds no box; return False if there is none.
 
-        It is the oldest such connection of the source that has the most.
+        The method ends the oldest such connection of the source that has the most.
         """
         idle = [slot for slot in slots if not slot.boxes]
         if not idle:

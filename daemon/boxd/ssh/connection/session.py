@@ -79,7 +79,7 @@ class Session(asyncssh.SSHServerSession[bytes]):
     """A session channel. Subclasses implement its work in `run`.
 
     Critical sections: none; every method but `run` is synchronous. The result of `run` or the first
-    call of `finish` sets `_exit` once. It is sent when the output buffer is empty.
+    call of `finish` sets `_exit` once. The session sends it when the output buffer is empty.
     """
 
     def __init__(self, tasks: BackgroundTasks, on_closed: Callable[[], None]) -> None:
