@@ -81,7 +81,7 @@ class Catalog:
     def rootfs(self, name: str) -> Path:
         """Return the unpacked root of the newest version.
 
-        Raises UnknownImage, also for `IMAGE:FLAVOR` with an unknown flavor. Raises Unavailable with
+        Raises UnknownImage, even for `IMAGE:FLAVOR` with an unknown flavor. Raises Unavailable with
         the available images if this one is not built; the log names the command to build it.
         """
         image_name, colon, flavor = name.rpartition(":")

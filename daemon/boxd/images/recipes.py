@@ -72,7 +72,10 @@ class Flavors:
 
 
 def parse_recipes(text: str, own: str = "") -> Recipes:
-    """Parse images.toml and the operator's file `own`. Raises ValueError with error and place."""
+    """Parse images.toml and the operator's file `own`.
+
+    Raises ValueError with the error and its place.
+    """
     data = _merge(text, own, "images", {"suite", "default"})
     entries = {name: _image(name, raw) for name, raw in data["images"].items()}
     _matching(_SUITE, data["suite"], "suite")
@@ -90,7 +93,10 @@ def parse_recipes(text: str, own: str = "") -> Recipes:
 
 
 def parse_flavors(text: str, own: str = "") -> Flavors:
-    """Parse flavors.toml and the operator's file `own`. Raises ValueError with error and place."""
+    """Parse flavors.toml and the operator's file `own`.
+
+    Raises ValueError with the error and its place.
+    """
     data = _merge(text, own, "flavors", {"default"})
     flavors = {name: _flavor(name, raw) for name, raw in data["flavors"].items()}
     return Flavors(_default(data, flavors, "flavor"), flavors)

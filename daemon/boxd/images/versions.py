@@ -146,7 +146,10 @@ class Versions:
             )
 
     def _remove_unused(self, versions: list[Path], users: Users) -> bool:
-        """Remove versions; return False, without a change, if a box uses one of them after all."""
+        """Remove versions.
+
+        If a box uses one of them after all, change nothing and return False.
+        """
         new_paths = {version: unfinished(version.parent) for version in versions}
         in_use = True
         try:

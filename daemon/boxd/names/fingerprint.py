@@ -24,7 +24,7 @@ def parse_fleet_reference(text: str) -> tuple[str | None, Reference]:
     """Return the owner and the reference in `FINGERPRINT:REFERENCE` or `ID`.
 
     An id, or the beginning of an id, refers to a box of any owner; the owner is then None. Raises
-    BadName, also for a name without an owner, because several owners may use the same name.
+    BadName, even for a name without an owner, because several owners may use the same name.
     """
     if text.startswith("SHA256:"):
         owner, _, ref = text.rpartition(":")

@@ -94,7 +94,7 @@ class BoxOperations:
         `durable`: elapsed time never removes the box; None: an existing box does not change.
         Without `wait`, return as soon as the creation or the wake-up has begun. `progress` gets
         lines for users, and the box if this call creates or wakes it. Raises Conflict if the spec
-        names another profile, image or flavor than those of the box.
+        names a profile, image or flavor that differs from the box's.
         """
         box_spec, workspace = await self._directory.creatable(p, spec, ws, anonymous=False)
         request = BoxRequest(p.owner, workspace, box_spec, durable=durable)

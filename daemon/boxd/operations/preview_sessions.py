@@ -92,8 +92,8 @@ class PreviewSessionOperations:
     ) -> tuple[Principal, Box]:
         """Return the principal of a cookie at a port of a box, and the box that `ref` means.
 
-        Raises the same InvalidKey for every failure, also for a valid cookie at another port, box
-        or host; Forbidden for a valid cookie of a blocked owner.
+        Raises the same InvalidKey for every failure, even for a valid cookie at another port, box
+        or host. Raises Forbidden for a valid cookie of a blocked owner.
         """
         if _COOKIE.fullmatch(presented) is None:
             presented = ""  # The lookup takes the same time as for an unknown cookie.

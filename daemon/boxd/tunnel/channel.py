@@ -144,7 +144,7 @@ class Tunnel:
         """Start the handover program, which becomes a command that it receives sealed.
 
         `env` is the environment of the session; see `boxd.boxes.commands.handover`. Raises
-        Unavailable, also if the agent does not support handovers.
+        Unavailable, for example if the agent does not support handovers.
         """
         try:
             return await self._session(env, subsystem=protocol.HANDOVER_SUBSYSTEM)

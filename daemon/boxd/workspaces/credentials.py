@@ -64,7 +64,10 @@ class PrefixChooser(Protocol):
     """Chooses the prefix of the objects of a new volume."""
 
     def choose(self, used: Collection[str]) -> str:
-        """Return a prefix, without slash, that is not in `used`. Raises Unavailable without one."""
+        """Return a prefix, without slash, that is not in `used`.
+
+        Raises Unavailable if there is none.
+        """
         ...
 
 

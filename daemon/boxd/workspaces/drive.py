@@ -72,7 +72,7 @@ outage their times would add up.
 PARENT_TRIES = 3
 """Number of attempts to create missing parents that another client removes before their use."""
 BOX_ROOT = Caller(0, 0)
-"""Files created from outside belong to root, as the files of a box do by default."""
+"""Files that clients outside a box create belong to root, as files of a box do by default."""
 
 _STATUS: tuple[tuple[type[drive_errors.WrkfsError], type[BoxdError]], ...] = (
     (drive_errors.NotFound, NotFound),
@@ -269,7 +269,7 @@ class Drive:
     async def at(self, path: bytes) -> AsyncIterator[OpenFile | Directory]:
         """Yield the file or directory at a path, following links.
 
-        A file is open while the context lasts. Raises NotFound, also if a parent is a file, or if
+        A file is open while the context lasts. Raises NotFound, even if a parent is a file, or if
         the path is neither a file nor a directory.
         """
         label = _label(path)

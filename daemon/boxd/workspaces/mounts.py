@@ -173,7 +173,8 @@ class Mounts:
             try:
                 await self._on_restart(mount.volume, mount.mountpoint)
             except BoxdError as error:
-                # The mount is ready. A box without it attaches it at its next use.
+                # The mount is ready. A box without the mount attaches it when the drive is next
+                # used.
                 _log.warning("restarted mount not attached: %s", error)
             return new_process
 

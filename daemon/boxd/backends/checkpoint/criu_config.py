@@ -39,7 +39,7 @@ RESTORE_LOG = "restore.log"
 GHOST_LIMIT = "64M"
 """The largest file without a name whose content CRIU saves with the memory."""
 MASKED = tuple(path for path in MASKED_PATHS if not path.startswith(HIDDEN_UNDER))
-"""The paths that runc masks: files, and directories by a tmpfs each."""
+"""The paths that runc masks: files, and directories with a tmpfs each."""
 _NULL = "/dev/null"
 """The key by which runc identifies all masked files, in a dump and its restore."""
 _DRIVE = DRIVE_DIR.strip("/")

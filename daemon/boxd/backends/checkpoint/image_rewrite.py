@@ -3,7 +3,7 @@
 Files on the drive may have other lengths or be missing (`criu_images`). Files that show the box its
 own size have other lengths (`lxcfs`). A copy of a box has another hostname, and every restored box
 has other masks. The images themselves are not changed. The restore uses a directory of hard links
-to them, in which the few changed files are replaced.
+to them, with replacements for the few changed files.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Finds what prevents a checkpoint of a frozen box, before CRIU starts.
 
-CRIU loses these things silently, hangs on them, or rejects them in words that name no process.
-`find` runs before the dump, so the refusal is quick and names a process. It reads only /proc. The
-processes are frozen, so the result stays true until the dump. The figures are *measured* with
-CRIU 4.3: a write lease delays a dump by 45 s, a traced process by 10 s.
+CRIU loses these things silently, hangs on them, or rejects them with an error that names no
+process. `find` runs before the dump, so the refusal is quick and names a process. It reads only
+/proc. The processes are frozen, so the result stays true until the dump. The figures are *measured*
+with CRIU 4.3: a write lease delays a dump by 45 s, a traced process by 10 s.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """btrfs operations by ioctl: subvolumes, snapshots, limits, growth. Starts no processes.
 
-Numbers and layouts are those of the kernel's `linux/btrfs.h`. Every function blocks as long as the
-kernel takes, so callers in an event loop use a thread.
+Numbers and layouts are those of the kernel's `linux/btrfs.h`. Every function blocks until the
+kernel is done, so callers in an event loop use a thread.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ _log = logging.getLogger(__name__)
 _OVERLAY_OPTIONS = "index=on,nfs_export=on,metacopy=off,redirect_dir=off,xino=on"
 """Options of the overlays. A layer written by a box must not be able to name files outside itself.
 File handles must decode, or a box that watches files cannot be suspended. A file must keep its
-inode number when it is first written, and all files must show one device, wherever the layer is."""
+inode number when it is first written. All files must show one device, regardless of the place of
+the layer."""
 _BUSY_TIMEOUT = 10.0
 """Seconds for the kernel to release an unmounted root; a layer can be mounted only once."""
 _POLL = 0.02

@@ -206,7 +206,7 @@ async def wait_for_exec(pid_file: Path) -> None:
 
 
 async def end(pid_file: Path, cgroup: str, grace: float) -> None:
-    """End the init by SIGTERM, and by SIGKILL after `grace` seconds.
+    """End the init with SIGTERM, or with SIGKILL after `grace` seconds.
 
     A stopped init cannot end by itself, so it gets no grace period. When init ends, the kernel ends
     every process of its pid namespace. No error if it is not running.

@@ -164,7 +164,7 @@ async def take_down(names: HostNames, box_id: str, slot: int) -> None:
 
 
 def traffic(link: str) -> tuple[int, int]:
-    """Return the bytes that the box has received and sent by its link; zeros if it has none."""
+    """Return the bytes that the box has received and sent on its link; zeros if it has no link."""
     statistics = device(link) / "statistics"
     return int(read(statistics / "tx_bytes") or 0), int(read(statistics / "rx_bytes") or 0)
 

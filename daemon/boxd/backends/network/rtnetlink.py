@@ -213,7 +213,10 @@ def make_namespace(name: str) -> None:
 
 
 def name_namespace(name: str, origin: Path) -> None:
-    """Give a namespace a name, which keeps it alive. Raises LinkFailed, also if the name exists."""
+    """Give a namespace a name, which keeps it alive.
+
+    Raises LinkFailed, for example if the name exists.
+    """
     _share_names()
     place = NAMES / name
     try:

@@ -202,9 +202,9 @@ async def running(
     env: Mapping[str, str],
     oom: OomCounter | None = None,
 ) -> AsyncIterator[ExecRun]:
-    """Start the command; it has ended when the context ends.
+    """Yield the running command, which has ended when the context ends.
 
-    Its own variables override `env`.
+    The variables of the request override `env`.
     """
     oom_before = 0 if oom is None else await oom.read()
     channel = await tunnel.start(request.cmd, env={**env, **request.env})

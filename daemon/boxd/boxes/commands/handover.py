@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from boxd.tunnel.channel import Exec, Tunnel
 
 HANDOVER_S = 30.0
-"""Seconds in which the program must show its key and accept the variables."""
+"""Seconds within which the program must show its key and accept the variables."""
 MAX_REASON = 4096
 """Maximum number of bytes to read of the program's error message."""
 

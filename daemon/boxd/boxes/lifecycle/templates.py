@@ -1,8 +1,8 @@
 """Templates: new boxes that resume from the memory of a freshly booted box instead of booting.
 
-A template is a snapshot without an owner. The daemon creates it from a box without a row, after the
-agent has sent hello and closed its tunnel. It does so in the background when a box had to boot
-because there was no template. A copy gets its own host key, name and address. Its agent loads them,
+A template is a snapshot without an owner. The daemon creates it in the background when a box had to
+boot because there was no template. The source is a box without a row, after its agent has sent
+hello and closed its tunnel. A copy gets its own host key, name and address. Its agent loads them,
 with fresh randomness, before it sends hello. A failed copy is not an error: the box boots, and the
 daemon drops the template.
 

@@ -11,8 +11,8 @@ The first source that names a value decides::
     egress    the profile, the service
     disk      the flavor, the tier
 
-An existing box takes only the grace period from a spec. The daemon rejects a spec that names
-another profile, image or flavor than the box was created from.
+An existing box takes only the grace period from a spec. The daemon rejects a spec that names a
+profile, image or flavor that the box was not created from.
 """
 
 from __future__ import annotations
@@ -146,8 +146,8 @@ def renewed(
 ) -> Renewal:
     """Return the changes that a spec makes to an existing box, with notes on ignored values.
 
-    Raises Conflict if the spec names another profile, image or flavor than the box was created
-    from. The other defaults of a profile apply only at creation.
+    Raises Conflict if the spec names a profile, image or flavor that the box was not created from.
+    The other defaults of a profile apply only at creation.
     """
     _check_same(spec, box, profile)
     notes = []
@@ -169,7 +169,7 @@ def profile_of(name: str, profiles: Sequence[Profile]) -> Profile | None:
 
 
 def _check_same(spec: BoxSpec, box: Box, profile: Profile | None) -> None:
-    """Raise Conflict if the spec names another source or flavor than the box was created from."""
+    """Raise Conflict if the spec names a source or flavor that the box was not created from."""
     differences = []
     if spec.image is not None:
         differences.extend(_other_source(spec.image, box, profile))

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 SERVED_METHODS = "GET, HEAD, POST, PUT, DELETE"
 LOGGED_METHOD = 24
-"""Maximum length of a method in the access log, in characters. A client's method can be as long as
-a whole head."""
+"""Maximum length of a method in the access log, in characters. A client can send a method that is
+as long as a whole head."""
 _access = logging.getLogger("boxd.http.access")
 _log = logging.getLogger("boxd.http")
 

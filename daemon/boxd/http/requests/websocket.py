@@ -114,7 +114,7 @@ class Socket(Record):
     async def _pass(self, message: dict[str, object]) -> None:
         try:
             await self._send(message)
-        except OSError:  # uvicorn reports a lost connection by a subclass of OSError
+        except OSError:  # uvicorn reports a lost connection with a subclass of OSError
             raise ClientGone from None
 
 

@@ -82,7 +82,7 @@ class IdleSlots:
         return len(self._sources.get(source, {}))
 
     def fullest(self) -> str:
-        """Return the source with the most slots; of several, the one that was added first."""
+        """Return the source with the most slots; among equals, the one that was added first."""
         return max(self._sources, key=self.count)
 
     def oldest(self, source: str) -> Slot:

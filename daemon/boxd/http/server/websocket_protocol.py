@@ -260,7 +260,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     # --- writing --------------------------------------------------------------------------
 
     def _write_out(self) -> None:
-        """Send the protocol's replies to received frames; of several pongs only the last."""
+        """Send the protocol's replies to received frames, but only the last of several pongs."""
         out = []
         for piece in self.conn.data_to_send():
             if piece[:1] == _PONG:

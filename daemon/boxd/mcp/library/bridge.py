@@ -50,8 +50,9 @@ if TYPE_CHECKING:
     AsgiSend = Callable[[Scope], Awaitable[None]]
 
 MAX_OPEN_REQUESTS = 64
-"""Maximum number of unanswered requests of one connection. At the limit no message is read. Calls
-and subscriptions have lower limits, so a cancellation of them is always read."""
+"""Maximum number of unanswered requests of one connection. At the limit, the service reads no
+messages. Calls and subscriptions have lower limits, so the service always reads their cancellation.
+"""
 INITIALIZE_FIRST = "the first request must be initialize"
 DRAIN_S = 5.0
 """Time to send the remaining answers after the client sent its last message."""

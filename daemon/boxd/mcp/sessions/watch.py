@@ -70,9 +70,9 @@ class Watch:
 
     @contextmanager
     def reading(self, uri: str) -> Iterator[None]:
-        """Watch a resource from before it is read, so that no change is missed.
+        """Start watching a resource before it is read, so that no change is missed.
 
-        If the reading fails, the resource is not added.
+        If the read fails, the resource is not added.
         """
         already_watched = uri in self.uris
         if self._subscribe_on_read:

@@ -48,7 +48,7 @@ class BoxDirectory:
     async def resolve(self, p: Principal, ref: str, ws: str | None = None) -> Box:
         """Return the one box that a reference means.
 
-        Raises BadName; NotFound, also for a box of another owner; Forbidden for a workspace outside
+        Raises BadName; NotFound, even for a box of another owner; Forbidden for a workspace outside
         the principal's scope; Ambiguous, with the candidates.
         """
         require(p, Action.SHOW_BOX)

@@ -55,7 +55,7 @@ class Vault:
 
         A secret of the workspace overrides one of the account. Without `account`, the result has no
         secrets of the account. Raises Unavailable even if only one secret cannot be decrypted,
-        because a process without it could act against its owner's intention.
+        because a process without that secret could act against its owner's intention.
         """
         values: dict[str, str] = {}
         stored = await self._store.secrets(owner)  # tier `account` comes first

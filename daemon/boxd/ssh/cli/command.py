@@ -215,7 +215,7 @@ class Console:
         return f"there is no command {shown(typed)}{did_you_mean(typed, names)}; see: help"
 
     def _help_topic(self, words: Sequence[str]) -> list[str]:
-        """Return the words that `--help` is about: as many as start a command, at least one."""
+        """Return the words that `--help` explains: as many as start a command, at least one."""
         topic = [word for word in words if word not in _HELP]
         lengths = [
             length
