@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from boxd.backup.creation import BackupJob
 
 RETRY = timedelta(minutes=10)
-"""Time until a failed backup is repeated, if the period is not shorter."""
+"""Time until the service repeats a failed backup, if the period is not shorter."""
 LOOK = 30.0
 """Seconds after which the wall clock is read again, because it may have been set."""
 

@@ -5,8 +5,8 @@ a network and without a view of the host's processes. It lacks the capabilities 
 nodes and to mount. Its memory, time and output size are limited. It works inside the new root with
 `chroot`, so no name, link or `..` leads out. The process never runs a program of the archive.
 
-Device nodes and all extended attributes are dropped, including file capabilities and the attributes
-of overlayfs. Set-user-id bits stay, because no program in a box gains privileges.
+The process drops device nodes and all extended attributes, including file capabilities and the
+attributes of overlayfs. Set-user-id bits stay, because no program in a box gains privileges.
 
 Standard input is the archive: tar, plain or compressed with gzip, bzip2 or xz. Standard output is
 lines of JSON: `{"read": BYTES}` for progress, and at the end a report, or `{"error": TEXT}`.

@@ -75,10 +75,10 @@ class DelegateOperations:
     ) -> Delegated:
         """Run a task to its end; `on_line` gets lines of its output while it runs.
 
-        `reserve` is awaited after the task ends, with the size of the result in bytes. Cancelling
-        the call, revoking its key and the timeout end all processes of the task. Raises Forbidden
-        for an agent with a scoped credential; NotFound if no agent is set; BadRequest, TooLarge,
-        QuotaExceeded, and what `attach` raises.
+        The method awaits `reserve` after the task ends, with the size of the result in bytes.
+        Cancelling the call, revoking its key and the timeout end all processes of the task. Raises
+        Forbidden for an agent with a scoped credential; NotFound if no agent is set; BadRequest,
+        TooLarge, QuotaExceeded, and what `attach` raises.
         """
         require(p, Action.DRIVE_AGENT if task.agent else Action.ATTACH_BOX)
         if task.box is not None and task.spec is not None:

@@ -150,10 +150,10 @@ class Import:
     ) -> HostLosses:
         """Update the rows about the lost host, its boxes, snapshots and drives.
 
-        Boxes become suspended without memory, with `detail` as their detail. Ephemeral and
-        unfinished boxes, and all snapshots, are deleted. `objects`: the objects of the volumes
+        Boxes become suspended without memory, with `detail` as their detail. The method deletes
+        ephemeral and unfinished boxes, and all snapshots. `objects`: the objects of the volumes
         still exist; then a volume stays if its role and schema exist in this database. `settings`:
-        the names of the settings about the host, which are deleted.
+        the names of the settings about the host, which it deletes.
         """
         execute = self._connection.execute
         await execute("DELETE FROM boxd.setting WHERE name = ANY ($1)", list(settings))

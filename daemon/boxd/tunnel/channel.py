@@ -289,8 +289,8 @@ class Exec(asyncssh.SSHClientSession[bytes]):
     async def output(self) -> AsyncGenerator[tuple[Stream, bytes], None]:
         """Yield the command's output, in order within each stream, until its end.
 
-        The box's side is paused while a packet waits here or is being read, so at most one window
-        arrives meanwhile.
+        The method pauses the box's side while a packet waits here or is being read, so at most one
+        window arrives meanwhile.
         """
         while True:
             while self._chunks:

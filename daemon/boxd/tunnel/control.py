@@ -32,7 +32,8 @@ MAX_ERROR = 4000
 MAX_SHELLS = 999
 """Maximum number of detached shells that a box can report; higher numbers are capped."""
 ACTIVITY_S = 1.0
-"""Seconds between two reports of a box's activity; of faster ones, only the last is reported."""
+"""Seconds between two reports of a box's activity. If changes are faster, a report has only the
+last one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,8 +89,8 @@ class BoxFiles:
     ) -> tuple[int, bool]:
         """Replace a file atomically, or append to it. Return its new size and whether it is new.
 
-        `mode` None keeps the permissions. Links are followed, parent directories are created.
-        Raises NotFound, Forbidden, Conflict, DiskFull.
+        `mode` None keeps the permissions. Follows links, and creates parent directories. Raises
+        NotFound, Forbidden, Conflict, DiskFull.
         """
         async with _step(path):
             target = _bytes(await self._client.realpath(path))

@@ -18,7 +18,8 @@ T = TypeVar("T")
 async def opened(opening: Awaitable[T], discard: Callable[[T], object]) -> T:
     """Return the result of `opening`.
 
-    If the caller is cancelled, the opening continues by itself, and its result is discarded.
+    If the caller is cancelled, the opening continues in the background, and its result is
+    discarded.
     """
     task = asyncio.create_task(_wait(opening))
     try:

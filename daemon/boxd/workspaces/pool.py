@@ -111,7 +111,7 @@ class DrivePool:
     ) -> AsyncIterator[Filesystem | None]:
         """Yield the volume's Filesystem, which stays open while the context lasts.
 
-        If the volume does not exist, it is created with `create`; otherwise yields None. Raises
+        If the volume does not exist, creates it with `create`, and yields None without. Raises
         Unavailable.
         """
         entry = await self._acquire((owner, workspace), create)
@@ -224,7 +224,7 @@ def _host_memory() -> int:
 
 
 async def _close(entry: PoolEntry) -> None:
-    """Close a Filesystem. A failure is only logged, because all requests have their answer."""
+    """Close a Filesystem. The pool only logs a failure, because all requests have their answer."""
     try:
         await entry.fs.close()
     except (drive_errors.WrkfsError, OSError) as error:

@@ -171,7 +171,7 @@ class Volumes:
     async def empty_trash(self) -> int:
         """Delete the volumes whose time in the trash is over; return their number.
 
-        A failure is logged, and the next call tries again. Raises Unavailable.
+        The method logs a failure, and the next call tries again. Raises Unavailable.
         """
         now, deleted = self._clock.now(), 0
         for volume in await self._store.list_volumes():

@@ -111,8 +111,8 @@ async def find(tools: Tools = TOOLS) -> Program | None:
 async def verdict(state_dir: Path, *, again: bool = False, tools: Tools = TOOLS) -> Verdict:
     """Return whether boxes can be suspended here; runs a trial in `state_dir` if needed.
 
-    With `again`, a stored refusal is ignored and the trial runs again. Problems of the trial itself
-    (no time, no disk space) are never stored. Concurrent calls wait for each other.
+    With `again`, the method ignores a stored refusal and runs the trial again. It never stores
+    problems of the trial itself (no time, no disk space). Concurrent calls wait for each other.
     """
     if os.geteuid() != 0:
         return _no(None, "only root can make boxes and suspend them", "run as root (sudo boxd ...)")

@@ -150,8 +150,8 @@ def restore(
 def complaint(log: str) -> str:
     """Return the reason of a failed dump or restore in one line, from the text of CRIU's log.
 
-    The reason is the last specific error. Errors that every log contains, even after success, are
-    ignored.
+    The reason is the last specific error. The function ignores errors that every log contains, even
+    after success.
     """
     matches = filter(None, map(_ERROR.match, log.splitlines()))
     errors = [" ".join(match["text"].split()) for match in matches]

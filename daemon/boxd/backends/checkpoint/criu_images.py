@@ -81,7 +81,7 @@ class Field:
 class OpenFile:
     """A file or directory that the box has open or mapped, or that is a working directory.
 
-    `size` is None if CRIU does not compare it. A file that is also mapped is listed twice.
+    `size` is None if CRIU does not compare it. The list has a file twice if it is also mapped.
     """
 
     file_id: int

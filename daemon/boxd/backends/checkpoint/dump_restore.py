@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 DUMP_TIMEOUT = 60.0
 RESTORE_TIMEOUT = 60.0
 BUSY_TIMEOUT = 60.0
-"""Seconds to wait for a dump or restore of an earlier service; after that it is killed."""
+"""Seconds to wait for a dump or restore of an earlier service before killing it."""
 END_TIMEOUT = 10.0
 PAUSE = 1.0
 """Seconds before CRIU is retried once, if it could not start."""
@@ -159,8 +159,8 @@ async def alone_with(paths: BoxPaths) -> AsyncIterator[int]:
     """Hold the box's lock file: wait for any dump or restore of the box, and keep others out.
 
     The wait includes work of a service that has died. Yields the descriptor that holds the lock as
-    long as any process has it open. A holder that does not end within BUSY_TIMEOUT is killed.
-    Raises Unavailable if the lock is still held after that.
+    long as any process has it open. The function kills a holder that does not end within
+    BUSY_TIMEOUT. Raises Unavailable if the lock is still held after that.
     """
     descriptor = _open_high(paths.busy)
     try:

@@ -35,7 +35,8 @@ _NEW, _OLD = ".new", ".old"
 _DIGEST_LIMIT = 1024 * 1024
 """Bytes. Smaller files have a SHA-256 digest; larger ones (pages) a CRC-32C, which the processor
 computes in hardware. *Measured* for 100 MB on a busy host: CRC 36 ms, digest 300 ms. `Pages`
-computes it while CRIU writes the pages; it is compared while the box's network is set up."""
+computes it while CRIU writes the pages. The service compares it while it sets up the box's network.
+"""
 _CHUNK = 256 * 1024
 _START_WRITING = 2
 """SYNC_FILE_RANGE_WRITE: start writing, do not wait."""
@@ -138,8 +139,8 @@ def publish(
 def store(place: Path, beside: Iterable[Path]) -> None:
     """Sync an image to the disk, and also the whole file systems of the paths in `beside`.
 
-    Of the image's own file system (the state directory's), only the image is synced. So the call
-    does not wait for data of other writers.
+    On the image's own file system (the state directory's), the function syncs only the image. So
+    the call does not wait for data of other writers.
     """
     systems = {path.stat().st_dev: path for path in beside}
     if place.stat().st_dev not in systems:

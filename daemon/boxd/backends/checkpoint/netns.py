@@ -16,8 +16,8 @@ from boxd.backends.oci.bundle import SYSCTLS
 async def set_up(netns: str, old: str, own: str) -> None:
     """Set up a namespace before memory is restored into it.
 
-    Sets the sysctls, which runc sets when a box starts but not when it is restored. If the box had
-    the address `old` at the dump and now has `own`, some sockets may be bound to `old`. So the
+    Sets the sysctls, which runc sets when it starts a box, but not when it restores one. If the box
+    had the address `old` at the dump and now has `own`, some sockets may be bound to `old`. So the
     loopback of the box gets the old address until the restore is complete.
     """
 

@@ -10,9 +10,9 @@ on the file system of the state directory, and may use the space that `require_m
 *Measured* on a host with ext4: CRIU takes 226 ms for 100 MB there, and the sync to the disk 97 ms
 more; on the volume of the layers, 414 and 233 ms.
 
-Directories are created under another name and renamed when complete. So if the host dies, either
-the old or the new directory remains. A copied layer gets a new `work`, because the old one refers
-to files of the original layer.
+The service creates directories under another name, and renames them when complete. So if the host
+dies, either the old or the new directory remains. A copied layer gets a new `work`, because the old
+one refers to files of the original layer.
 """
 
 from __future__ import annotations

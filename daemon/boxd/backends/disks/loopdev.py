@@ -46,10 +46,10 @@ _FULL = (errno.ENOSPC, errno.EBUSY, errno.ENXIO, errno.EAGAIN)
 def attached(image: Path) -> Iterator[Path]:
     """Yield the loop device of a file, which exists during this context and while it is mounted.
 
-    An existing device of the file is reused, because two devices of one file would not see each
-    other's writes. The device uses direct I/O where the file system supports it, so that nothing is
-    cached twice. Discard is disabled, because holes in the file would be missing blocks when the
-    host's disk is full. Raises Unavailable with the reason.
+    The function reuses an existing device of the file, because two devices of one file would not
+    see each other's writes. The device uses direct I/O where the file system supports it, so that
+    nothing is cached twice. Discard is disabled, because holes in the file would be missing blocks
+    when the host's disk is full. Raises Unavailable with the reason.
     """
     descriptor, device = _find(image) or _attach(image)
     try:

@@ -11,8 +11,8 @@ costs more than on ext4: 1.3 times for a `git clone`, 2 to 3 times for writes th
 fsync.
 
 Memory images would cost more too, so they are not on the volume. A snapshot's image is in
-`Volume.memories`, under the snapshot's id. The image is created before the snapshot is complete,
-and removed after the snapshot.
+`Volume.memories`, under the snapshot's id. The service creates the image before it completes the
+snapshot, and removes it after the snapshot.
 """
 
 from __future__ import annotations

@@ -5,9 +5,10 @@ network with the fence, and a record. Containers have no network of the engine. 
 the fence first. When the init has started, the service adds a link to the init's namespace, behind
 the fence. Until then the box reaches nothing, and `start` has not returned.
 
-The state of a box is in the engine and on the host. Containers are found by their labels, so a new
-object on the same state directory adopts the boxes of an earlier one. When the engine ends, the
-boxes end too, unless the engine runs with live-restore. Ended boxes start again from their disks.
+The state of a box is in the engine and on the host. The backend finds containers by their labels,
+so a new object on the same state directory adopts the boxes of an earlier one. When the engine
+ends, the boxes end too, unless the engine runs with live-restore. Ended boxes start again from
+their disks.
 
 The engine cannot save and restore the memory of a container with everything that a box holds. So
 this backend does not suspend boxes.
@@ -381,8 +382,8 @@ class DockerBackend(WithoutMemory):
     async def _init_of(self, box_id: str) -> AsyncIterator[tuple[int, int]]:
         """Yield pid and pidfd of a box's init. Raises Conflict if it is not running.
 
-        The descriptor is opened before the process is checked. So a reused pid is never mistaken
-        for the box.
+        The method opens the descriptor before it checks the process. So it never mistakes a reused
+        pid for the box.
         """
         container = await self._find(box_id)
         if container is None or not container["State"]["Running"]:

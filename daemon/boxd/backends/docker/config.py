@@ -79,8 +79,8 @@ def session_environment(image_environment: Iterable[str]) -> dict[str, str]:
     """Return the variables of an image's environment with which its sessions start.
 
     The result omits names that a shell cannot hold, and everything after SESSION_ENVIRONMENT_MAX
-    characters: with a huge environment no program can start. The directory of boxd's own commands
-    is added to PATH.
+    characters: with a huge environment no program can start. PATH also gets the directory of boxd's
+    own commands.
     """
     variables: dict[str, str] = {}
     room = SESSION_ENVIRONMENT_MAX

@@ -83,8 +83,8 @@ class Bounds:
 def parse_mounts(mountinfo: str) -> Layout:
     """Find the first mount of each hierarchy in the text of /proc/self/mountinfo.
 
-    CRIU mounts them again for a moment while it works, so later mounts are ignored.
-    Raises Unavailable if there are none, or if a v1 controller that boxes need is missing.
+    CRIU mounts them again for a moment while it works, so the function ignores later mounts. Raises
+    Unavailable if there are none, or if a v1 controller that boxes need is missing.
     """
     mounts: dict[str, Path] = {}
     for line in mountinfo.splitlines():
@@ -126,8 +126,8 @@ def detect() -> Layout:
 def caps_swap(layout: Layout, parent: str = "") -> bool:
     """Return whether swap can be limited, which needs swap accounting in the kernel.
 
-    `parent` is a cgroup made by `prepare_parent`. Without one, any cgroup below the root is checked
-    on v2, because the root itself does not have the file.
+    `parent` is a cgroup made by `prepare_parent`. Without one, the function checks any cgroup below
+    the root on v2, because the root itself does not have the file.
     """
     if layout.mode is Mode.V2:
         if parent:
@@ -211,8 +211,8 @@ async def freeze(layout: Layout, cgroup: str) -> None:
     """Freeze all processes of a cgroup. Returns when they are frozen.
 
     A process that waits in vfork for its child can be frozen. But CRIU can never seize it while the
-    freeze holds the child too. So the freeze is repeated until no process waits in vfork, at most
-    for SPAWN_TIMEOUT.
+    freeze holds the child too. So the function repeats the freeze until no process waits in vfork,
+    for at most SPAWN_TIMEOUT.
 
     Raises BoxdError if they are not frozen within FREEZE_TIMEOUT. A process that waits for a drive
     or a disk cannot be frozen before it gets an answer. All processes are then thawed.

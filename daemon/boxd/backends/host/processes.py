@@ -34,8 +34,8 @@ _RUNTIME_COMM = "runc:["
 def init_process(pid_file: Path, cgroup: str) -> Iterator[tuple[int, int]]:
     """Yield pid and pidfd of a box's init. Raises Conflict if it is not running.
 
-    The descriptor is opened before the process is checked. So a reused pid is never mistaken for
-    the box.
+    The function opens the descriptor before it checks the process. So it never mistakes a reused
+    pid for the box.
     """
     pid = read_pid(pid_file)
     if pid is None:

@@ -1,9 +1,9 @@
 """Copies and removes directory trees that boxes have written. Their content is untrusted.
 
-Only the top is opened by a path. Every further step goes from one open directory to the next, and
-no symbolic link is followed. Deep trees use no more descriptors or stack than flat ones, so a box
-cannot make a tree that the host is unable to remove. A tree must not change while it is copied: the
-box is frozen or stopped. All functions block, so callers use a thread.
+The functions open only the top by a path. Every further step goes from one open directory to the
+next, and follows no symbolic link. Deep trees use no more descriptors or stack than flat ones, so a
+box cannot make a tree that the host is unable to remove. A tree must not change while it is copied:
+the box is frozen or stopped. All functions block, so callers use a thread.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Builds the answers of the resolver: refusals, and addresses of listed names. Pure functions.
 
 Only addresses (type A) are returned. Boxes have no IPv6, and other record types are of no use for a
-list. A query for another type learns that the name exists, but has no such record. Addresses that
-no box may reach are omitted, so a name that is rebound to a private address leads nowhere.
+list. A query for another type learns that the name exists, but has no such record. The answers omit
+addresses that no box may reach, so a name that is rebound to a private address leads nowhere.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Enables forwarding on the host's uplinks for boxes, and disables it when no box needs it.
 
-The host's global switch (`net.ipv4.ip_forward`) is not changed. All installations share the
+The host's global switch (`net.ipv4.ip_forward`) stays unchanged. All installations share the
 uplinks, so the record of changed uplinks is outside any installation.
 """
 

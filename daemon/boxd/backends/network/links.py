@@ -100,8 +100,8 @@ def _namespace(netns: str, pid: int | None) -> Iterator[int]:
 def set_sysctls(link: str, *, localnet: bool) -> None:
     """Set how the host treats packets of a link.
 
-    With `localnet`, packets to the host's loopback addresses are allowed. The reverse path of each
-    packet is checked by its mark (`lockdown`).
+    With `localnet`, packets to the host's loopback addresses are allowed. The kernel checks the
+    reverse path of each packet by its mark (`lockdown`).
     """
     for name, value in {
         "forwarding": "1",

@@ -103,7 +103,7 @@ class Resolver:
             self._boxes[str(box)] = _Box(link, egress)
 
     async def forget(self, box: IPv4Address) -> None:
-        """Stop answering a box. After this returns, no address is opened for it."""
+        """Stop answering a box. After the call, the resolver opens no address for it."""
         current = self._boxes.get(str(box))
         if current is not None:
             async with current.lock:

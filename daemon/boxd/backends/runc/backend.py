@@ -177,7 +177,7 @@ class RuncBackend:
                 raise
 
     async def start(self, box_id: str) -> None:
-        """Start the init. A box whose init is alive is thawed."""
+        """Start the init, or thaw a box whose init is alive."""
         async with self._locks.alone(box_id):
             record = self._records.get(box_id)
             if self._containers.runs(box_id):

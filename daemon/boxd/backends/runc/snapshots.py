@@ -44,7 +44,7 @@ class RuncSnapshots:
     async def take(self, record: Record, snapshot_id: str, *, lasting: bool, memory: bool) -> None:
         """Take a snapshot of a box that is frozen or not running. Raises Conflict if it runs.
 
-        Without `memory`, nothing is dumped, and an existing image is not copied.
+        Without `memory`, the method dumps nothing, and does not copy an existing image.
         """
         box_id = record.plan.box_id
         paths, layers = self._containers.paths(box_id), self._containers.disk(record)

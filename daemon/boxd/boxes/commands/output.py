@@ -15,7 +15,7 @@ SHOWN_LINE = 512
 """Maximum size of a line that is shown while the command runs, in bytes."""
 MASK = b"***"
 PIECE = 64 * 1024
-"""Bytes up to which small pieces are stored as one."""
+"""Maximum size to which small pieces are joined, in bytes."""
 
 
 class HeadAndTail:

@@ -1,6 +1,6 @@
 """Adopts boxes when the daemon starts, and suspends or stops them when it stops.
 
-Each box is handled under its lock, a few boxes at a time.
+This module handles each box under its lock, a few boxes at a time.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ class Adoption:
     async def _reattach_adopted(self, box: Box) -> None:
         """Attach the drive again, because the mount may have ended with the last daemon.
 
-        A failure is logged: the box runs without its drive.
+        The method only logs a failure: the box runs without its drive.
         """
         drives = self._assembly.drives
         if drives is None:

@@ -314,7 +314,7 @@ class Changes:
     async def wake(self, box: Box, progress: Progress = SILENT, *, detail: str = "") -> Box:
         """Start an existing box, whatever its state, and return it.
 
-        `detail` is stored in the row of a box that this call starts; `progress` gets the start.
+        The row of a box that this call starts gets `detail`; `progress` gets the start.
         """
         if box.state in (BoxState.SUSPENDING, BoxState.RESUMING):
             box = await self.settle(box)

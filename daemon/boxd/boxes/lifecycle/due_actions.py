@@ -46,8 +46,8 @@ class DueActions:
         """Remove or suspend the box if that is still due.
 
         A failed suspension pauses further attempts. A removal at the deadline cancels other work on
-        the box. A suspension is skipped while another task holds the box's lock; the timers try
-        again.
+        the box. The method skips a suspension while another task holds the box's lock; the timers
+        try again.
         """
         lock = self._locks.box(box)
         if due.urgent:

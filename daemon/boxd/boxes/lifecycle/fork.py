@@ -1,9 +1,9 @@
 """Forks: new boxes with the disk and memory of another box, and their own identity.
 
-The base is frozen only while its state is copied; a suspended base is not woken. The copy has no
-row. The daemon drops the copy when the new box runs, or at the latest when the daemon starts again.
-So no caller waits for a flush to the disk. The new box has its own id, host key, hostname and
-address. Its agent loads them before it sends hello.
+The daemon freezes the base only while it copies its state, and does not wake a suspended base. The
+copy has no row. The daemon drops the copy when the new box runs, or at the latest when the daemon
+starts again. So no caller waits for a flush to the disk. The new box has its own id, host key,
+hostname and address. Its agent loads them before it sends hello.
 """
 
 from __future__ import annotations

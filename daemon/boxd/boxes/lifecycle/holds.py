@@ -1,7 +1,7 @@
 """Holds: how long a caller keeps a box awake, and how a hold ends early.
 
-A hold is registered as soon as a caller requests a box. So revoking its credential also ends a
-request that still waits for the box. It counts for the box from the moment the box runs.
+The daemon registers a hold as soon as a caller requests a box. So revoking its credential also ends
+a request that still waits for the box. It counts for the box from the moment the box runs.
 
 Critical section: `count` runs under the lock of the box. Releasing a hold does not await; the
 removal of an ephemeral box afterwards checks again under the lock that nothing holds the box.

@@ -1,9 +1,9 @@
 """Urgent removals: boxes that are being removed while other work holds their lock.
 
 A removal needs the box's lock, and the holder of the lock may take long. It may wait for an agent
-that does not answer, for an image, or for the write of a memory image. So an urgent removal is
-announced first. The announcement cancels the work in progress, and the next holder of the lock sees
-that the box is being removed.
+that does not answer, for an image, or for the write of a memory image. So the daemon announces an
+urgent removal first. The announcement cancels the work in progress, and the next holder of the lock
+sees that the box is being removed.
 
 Critical section: none. The bookkeeping does not await, so each method is atomic on the event loop.
 """

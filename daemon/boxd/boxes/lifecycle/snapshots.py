@@ -161,7 +161,7 @@ class Snapshots:
         """Store disk and memory of a box during one freeze. The box is locked and checked.
 
         A running box continues afterwards. Without `lasting`, a crash of the host may lose the
-        copy. Without `memory`, only the disk is stored.
+        copy. Without `memory`, the method stores only the disk.
         """
         backend = self._assembly.backend
         if box.state is not BoxState.RUNNING:

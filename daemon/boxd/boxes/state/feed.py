@@ -1,8 +1,9 @@
 """The change feed: notifies the listeners of an owner about changes.
 
 The feed carries topics, never contents. Each listener reads the current state itself, with its own
-permissions. Several changes of a topic before the listener wakes are reported once. The feed is in
-memory, without a database. Publishing never awaits and never fails, so any code may publish.
+permissions. The feed reports several changes of a topic once if they happen before the listener
+wakes. The feed is in memory, without a database. Publishing never awaits and never fails, so any
+code may publish.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Timers: when an action on a box is due, and when a failed action is retried.
 
 `schedule` decides which action is due and when, for the timers and for `ls`. The timers poll both
-clocks, so they notice a step of the wall clock within a tick. Each box is handled in its own task,
-so a box that hangs delays no other, unless `_PARALLEL` boxes hang.
+clocks, so they notice a step of the wall clock within a tick. Each box has its own task, so a box
+that hangs delays no other, unless `_PARALLEL` boxes hang.
 
 A deadline waits neither for other work on its box nor for a slot that other boxes use.
 
-Critical section: none across an await. `_busy` ensures that a box is handled once at a time, and
-once more for its deadline. The action decides again under the box's lock.
+Critical section: none across an await. `_busy` ensures that one task at a time handles a box, and
+one more its deadline. The action decides again under the box's lock.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 
 class TimerActions(Protocol):
-    """The actions that the timers call. Errors are logged, and the call is repeated later."""
+    """The actions that the timers call. The timers log errors and repeat the call later."""
 
     async def act(self, box: Box, due: Due) -> None:
         """Execute the action that was due at the check, if it is still due."""
@@ -154,7 +154,7 @@ class Timers:
         self._loop.start(self._run(), name="box timers")
 
     async def close(self) -> None:
-        """Stop. Running actions are completed; waiting ones are dropped."""
+        """Stop. Running actions complete; waiting ones are dropped."""
         self._closing = True
         await self._loop.close()
         await self._work.join()

@@ -1,7 +1,7 @@
 """Protocol adapter only. Preview hosts: ports of boxes at `<box>-<port>.<preview domain>`.
 
-On a preview host every path belongs to the app, including `/v1/...`. The name of the box is looked
-up among the boxes of the credential's owner.
+On a preview host every path belongs to the app, including `/v1/...`. The service looks up the name
+of the box among the boxes of the credential's owner.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def error_answer(
 def answer_for(error: Exception, named: Callable[[str], str] = str) -> Answer:
     """Return the response to an error.
 
-    An unexpected error is logged with an id; the response shows only the id. `named` inserts the
+    The log has an unexpected error under an id; the response shows only the id. `named` inserts the
     name of the SSH server into error texts that refer to it.
     """
     if isinstance(error, InvalidKey):

@@ -169,7 +169,7 @@ async def _serve_buffered(
         running(attachment.tunnel, request, attachment.env, attachment.oom) as run,
     ):
         await exchange.while_connected(_collect(run, body, output))
-    # The box is detached by now, so a slow client does not keep it awake.
+    # The box is already detached, so a slow client does not keep it awake.
     await exchange.while_connected(output.answer(exchange))
 
 

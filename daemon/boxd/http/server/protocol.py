@@ -5,8 +5,8 @@ It adds to uvicorn:
 - Malformed requests and truncated bodies get a response with `{"error"}`.
 - A connection that closes while the client still sends a body lingers. Otherwise a TCP reset could
   destroy the response.
-- A client that does not complete its headers is disconnected. So is a client that reads no byte of
-  a response for a minute, because its request keeps a box awake.
+- The service disconnects a client that does not complete its headers. It also disconnects a client
+  that reads no byte of a response for a minute, because its request keeps a box awake.
 - A body in tiny chunks does not delay other connections.
 """
 

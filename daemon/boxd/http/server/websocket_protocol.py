@@ -7,7 +7,7 @@ It adds to uvicorn:
 - While the client does not read, only its newest ping gets a pong.
 - Fragments take no more memory than their bytes.
 - A connection that fails, or that the service shuts down, lingers, so the client sees the close
-  code. A client that does not read it is disconnected.
+  code. The service then disconnects a client that does not read it.
 """
 
 from __future__ import annotations

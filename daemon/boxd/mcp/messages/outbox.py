@@ -1,6 +1,6 @@
 """A bounded queue of messages to one client.
 
-A client that does not read is disconnected. No other client waits for it.
+The service disconnects a client that does not read. No other client waits for it.
 
 Critical sections: none. No method awaits between a check of the state and the change.
 """

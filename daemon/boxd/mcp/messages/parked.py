@@ -1,7 +1,7 @@
 """Answers that no connection reads, kept in memory for clients that resume their streams.
 
-The parked answers of one owner, over all sessions, share one limit. Beyond the limit the oldest
-answer is dropped.
+The parked answers of one owner, over all sessions, share one limit. Beyond the limit, the service
+drops the oldest answer.
 
 Critical sections: none. No method awaits.
 """

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from boxd.mcp.messages import wire
 
 MAX_REPLIES = 64
-"""Maximum number of replies of one request that are stored. Beyond this, the oldest progress
-message is dropped."""
+"""Maximum number of replies of one request that are stored. Beyond this, the service drops the
+oldest progress message."""
 ANSWER_DROPPED = -32001
 """JSON-RPC code of the error that replaces an answer that is too large to store."""
 

@@ -17,8 +17,8 @@ T = TypeVar("T")
 async def run_with_single_cancel(work: Coroutine[Any, Any, T]) -> T:
     """Run `work` as a task and return its result.
 
-    If the caller is cancelled, the task is cancelled once. CancelledError is raised after the task
-    has ended.
+    If the caller is cancelled, the function cancels the task once. It raises CancelledError after
+    the task has ended.
     """
     # The MCP library cancels as anyio does: again at each await. Code that uses a box expects a
     # single cancellation.

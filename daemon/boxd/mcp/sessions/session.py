@@ -1,7 +1,7 @@
 """One client's tool calls, resource reads and subscriptions, with their limits.
 
 A session knows neither the protocol nor the transport. Each call is a task of its own. When the
-client no longer wants an answer, the task is cancelled once, and the session waits for its cleanup.
+client no longer wants an answer, the session cancels the task once, and waits for its cleanup.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ _log = logging.getLogger(__name__)
 class Deed:
     """One command of an administrator while it runs.
 
-    `cut`: the line was too long to be recorded whole, so the command must not run. `status` is
-    stored when the command ends.
+    `cut`: the line was too long to be recorded whole, so the command must not run. The audit stores
+    `status` when the command ends.
     """
 
     principal: Principal

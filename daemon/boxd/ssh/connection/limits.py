@@ -6,8 +6,8 @@ All others are unknown sources, so a flood of them fills only the pool of unknow
 pool is full, the newcomer gets the oldest slot of the source that occupies the most. A silent
 client therefore cannot keep others out.
 
-A source that misbehaves collects seconds of penalty, as in OpenSSH's server. An unknown source with
-too many outstanding seconds is rejected.
+A source that misbehaves collects seconds of penalty, as in OpenSSH's server. The listener rejects
+an unknown source with too many outstanding seconds.
 
 A key costs nothing, so authenticated connections are limited, too: for each owner, for each source
 and in total. Connections that hold no box end first.
@@ -39,10 +39,10 @@ PENDING_PER_SOURCE = 32
 PENDING_KNOWN = 500
 """Slots for connections of known sources that have not authenticated."""
 EARLY_DROP_START, EARLY_DROP_RATE = 10, 0.30
-"""From EARLY_DROP_START occupied slots on, a further connection of a source with a slot is dropped
-at random. The share starts at EARLY_DROP_RATE and grows to 1 at PENDING_UNKNOWN."""
+"""From EARLY_DROP_START occupied slots on, the listener drops further connections of a source with
+a slot at random. The share starts at EARLY_DROP_RATE and grows to 1 at PENDING_UNKNOWN."""
 PENALTY_ENFORCED_S = 15.0
-"""An unknown source with at least this many outstanding seconds of penalty is rejected."""
+"""The listener rejects an unknown source with at least this many outstanding seconds of penalty."""
 MAX_PENALTY_S = 600.0
 KNOWN_FOR_S = 3600.0
 """Seconds that a source stays known after it held a box."""

@@ -1,6 +1,6 @@
 """Protocol adapter only. One connection of the SSH listener, from its first byte to its last.
 
-No box is created, woken or looked up before the client has proved its key.
+The daemon creates, wakes or looks up no box before the client has proved its key.
 """
 
 from __future__ import annotations

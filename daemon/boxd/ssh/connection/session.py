@@ -1,7 +1,7 @@
 """The base of all SSH session channels: it runs one task, and ends after all output is sent.
 
 An exception that leaves a callback of asyncssh closes the whole connection with all its channels.
-So the callbacks here are wrapped: an exception is logged and ends only its own channel.
+So this module wraps the callbacks: it logs an exception, and ends only the channel of the callback.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Connections to the control database, with retries of failed statements.
 
-A statement whose connection breaks is retried until `deadline` seconds have passed. So all
+The pool retries a statement whose connection breaks until `deadline` seconds have passed. So all
 statements must be idempotent, as boxd.store.interface requires.
 """
 
