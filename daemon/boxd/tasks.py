@@ -36,8 +36,8 @@ class BackgroundTasks:
     ) -> asyncio.Task[_T]:
         """Start `work` as a task and return the task.
 
-        An exception of the task is a bug and is logged at once, unless the task is `awaited`: its
-        starter then handles the result.
+        An exception of the task is a bug, and is logged at once. For an `awaited` task, the starter
+        handles the result instead.
         """
         task = asyncio.create_task(work, name=name)
         self._running.add(task)

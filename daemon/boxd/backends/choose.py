@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 def choose(config: Config, existing: Iterable[str], *, serve: bool) -> Backend:
     """Return the backend that `config.backend` names, not set up yet.
 
-    `existing` are the backends of existing boxes. With `serve`, all must be the chosen one; if not,
-    Unavailable names the flag to give. Without `serve`, boxes are only stopped, and the result is
-    the backend of existing boxes. Raises BadRequest for a flag that the backend does not support.
+    `existing` are the backends of existing boxes. With `serve`, all boxes must belong to the chosen
+    backend; otherwise Unavailable names the flag to give. Without `serve`, boxes are only stopped,
+    and the result is the backend of existing boxes. Raises BadRequest for a flag that the backend
+    does not support.
     """
     foreign = sorted(set(existing) - {config.backend})
     if foreign and serve:

@@ -163,7 +163,7 @@ def newest(names: list[str], place: str) -> str:
 def expired(names: list[str], newest_name: str, keep: int) -> list[str]:
     """Return the archives to remove: all of this service except the newest `keep`.
 
-    The archive `newest_name`, which was just created, always stays, whatever its date.
+    The archive `newest_name`, which was just created, always stays, regardless of its date.
     """
     own = _same_service(names, newest_name)
     return [name for name in own[: max(0, len(own) - keep)] if name != newest_name]

@@ -198,7 +198,8 @@ class EmbeddedObjectServer:
         descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             async with asyncio.timeout(ADMIN_TIMEOUT):
-                # The path through the descriptor is short, however deep the directory is.
+                # The path through the descriptor is short, regardless of the depth of the
+                # directory.
                 reader, writer = await asyncio.open_unix_connection(
                     f"/proc/self/fd/{descriptor}/admin"
                 )

@@ -6,8 +6,8 @@ root, one rename gives it its final name. Downloaded packages stay in the cache 
 *Measured* on 2 busy cores: `debian` (160 packages, 251 MB) 32 s.
 
 The image contains the certificates that the administrator of the host trusts
-(/usr/local/share/ca-certificates). Where TLS is intercepted, nothing works without them. The
-resolver, host name, proxy and mirror of the host do not remain in the image.
+(/usr/local/share/ca-certificates). Behind a proxy that intercepts TLS, nothing works without these
+certificates. The resolver, host name, proxy and mirror of the host do not remain in the image.
 """
 
 from __future__ import annotations

@@ -187,7 +187,10 @@ class Versions:
             os.close(lock)
 
     def _is_lock(self, descriptor: int) -> bool:
-        """Return whether the open file is still the lock: an image is removed with its lock."""
+        """Return whether the open file is still the lock.
+
+        The removal of an image also removes its lock.
+        """
         try:
             return os.path.samestat(os.fstat(descriptor), self._lock.stat())
         except FileNotFoundError:

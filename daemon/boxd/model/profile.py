@@ -32,7 +32,7 @@ NO_DEFAULTS = ProfileDefaults()
 class Profile:
     """A named image of an owner with default settings.
 
-    A built profile starts boxes from the disk of an earlier box: `snapshot` is the id of the
+    A built profile starts boxes from the disk of an earlier box. `snapshot` is the id of the
     snapshot, and `built_from` is the owner's reference to it.
     """
 

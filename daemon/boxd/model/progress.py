@@ -21,8 +21,8 @@ class Progress:
     """Passes the reports of a verb to the callbacks of its caller.
 
     `on_note` receives lines for people, such as that a deadline was shortened. Without it, notes go
-    to the debug log. `on_start` receives a box when the verb starts to create or wake it; the
-    state of the box says which. Callbacks return at once and do not raise.
+    to the debug log. `on_start` receives a box when the verb starts to create or wake it; the state
+    of the box shows which of the two. Callbacks return at once and do not raise.
     """
 
     on_note: Callable[[str], None] | None = None

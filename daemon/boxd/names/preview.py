@@ -53,7 +53,7 @@ def label_below(host: str, domain: str) -> str | None:
 
 
 def also_reads_as(name: str) -> PreviewLabel | None:
-    """Return the other box and port that a box name means as a preview label, or None."""
+    """Return the other box and port that a box name also means as a preview label, or None."""
     try:
         return parse_preview_label(name)
     except BadName:

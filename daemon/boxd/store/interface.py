@@ -2,7 +2,7 @@
 
 There are two implementations: `postgres`, and one in memory for tests of the layers above. Both
 pass the contract tests in tests/contract. Each method is atomic, and idempotent for the same
-arguments: after a lost connection it may run again, even if the first run was committed. Every
+arguments. After a lost connection it may run again, even if the first run was committed. Every
 method raises boxd.errors.Unavailable when the database does not answer within its deadline.
 """
 

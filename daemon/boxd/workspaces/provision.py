@@ -105,7 +105,7 @@ class Provisioner:
         self._quota = bytes_limit, inodes_limit
 
     async def prepare(self, *, limits: bool = True) -> None:
-        """Close the database to PUBLIC, install the drive's functions, update all volumes.
+        """Close the database to PUBLIC, install the drive's functions, and update all volumes.
 
         Without `limits`, existing volumes keep their quota and trash time. Idempotent. Raises
         Unavailable if the database is down, the role lacks a privilege, or a volume comes from a

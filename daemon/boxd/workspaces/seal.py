@@ -1,7 +1,7 @@
 """Encrypts credentials and secrets at rest with the key file of the state directory.
 
-The cipher is AES-256-GCM. It also authenticates the purpose of a text (the id of a volume, the
-place of a secret), so a sealed text cannot be moved to another row. The database never sees clear
+The cipher is AES-256-GCM. It also authenticates the purpose of a text: the id of a volume, or the
+place of a secret. So a sealed text cannot be moved to another row. The database never sees clear
 text.
 """
 

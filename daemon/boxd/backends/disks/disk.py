@@ -7,8 +7,8 @@ content. The subclasses decide what a layer is and whether its size is limited: 
 
 While a box is suspended, its directory has the image of its memory, `memory`. The image is always
 on the file system of the state directory, and may use the space that `require_memory` allows.
-*Measured* on a host with ext4: CRIU takes 226 ms for 100 MB there, and the sync to the disk 97 ms
-more; on the volume of the layers, 414 and 233 ms.
+*Measured* on a host with ext4, for 100 MB: there CRIU takes 226 ms, and the sync to the disk 97 ms
+more. On the volume of the layers, the times are 414 and 233 ms.
 
 The service creates directories under another name, and renames them when complete. So if the host
 dies, either the old or the new directory remains. A copied layer gets a new `work`, because the old

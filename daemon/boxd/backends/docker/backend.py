@@ -100,7 +100,7 @@ class DockerBackend(WithoutMemory):
         self._locks = BoxLocks()
 
     async def setup(self) -> None:
-        """Connect to the engine, reserve the network, load the fence, adopt live boxes."""
+        """Connect to the engine, reserve the network, load the fence, and adopt live boxes."""
         if os.geteuid() != 0:
             raise Unavailable("boxes need root; start the service as root")
         for program, option in PROGRAMS.items():

@@ -2,9 +2,9 @@
 
 With the kernel's defaults, one box could use up what other boxes need. Then no box could watch
 files or be suspended, and pipes would hold only a page or two. Everything in `SHARES` uses memory
-of the box that requests it (*measured*: 942 bytes for an inotify instance), so the box's memory
-limit bounds it. The service raises the kernel limits so far that the memory limit is reached first.
-It never lowers them.
+of the box that requests it, so the box's memory limit bounds it. *Measured*: 942 bytes for an
+inotify instance. The service raises the kernel limits so far that the memory limit is reached
+first. It never lowers them.
 """
 
 from __future__ import annotations

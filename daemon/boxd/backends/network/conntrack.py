@@ -44,7 +44,7 @@ def forget(box: IPv4Address) -> None:
 
 
 def _request(box: IPv4Address) -> bytes:
-    """Encode a filter for connections whose first packet came from `box`, whatever their peer."""
+    """Encode a filter for connections whose first packet came from `box`, to any peer."""
     addresses = _attribute(_TUPLE_ADDRESSES, _attribute(_SOURCE, box.packed))
     which = _attribute(_FILTER_ORIGINAL, struct.pack("=I", _BY_SOURCE))
     return _attribute(_TUPLE_ORIGINAL, addresses) + _attribute(_FILTER, which)

@@ -132,7 +132,7 @@ def parse_egress(text: str) -> Egress:
 
 
 def is_denied(address: IPv4Address) -> bool:
-    """Return whether no box may reach an address, whatever its policy."""
+    """Return whether no box may reach an address, regardless of its policy."""
     return any(address in network for network in DENIED)
 
 

@@ -135,14 +135,15 @@ CPU_PERIOD_US = 10_000
 """Length of the period in which a box gets its quota of CPU time.
 
 With a short period, a box takes all processors only in short bursts, and its pauses between them
-are short. Before Linux 6.18, the kernel can pause a process that holds a lock; then all waiters for
-the lock wait for the pause to end.
+are short. Before Linux 6.18, the kernel can pause a process that holds a lock. All waiters for the
+lock then wait for the pause to end.
 
 *Measured* on two processors with Linux 6.18, p99 of execs next to a box whose forks are refused,
 medians: 50 ms with periods of 100 ms, 27 with 20, 21 with 10, 26 with 5. The p99 was within three
 times that of a quiet host (7 ms) in 4 trials of 44, 27 of 42, 34 of 36 and 29 of 41. One to four
 busy processes of a box got as much CPU time as with 100 ms, except for 0 to 4 %. Not measured with
-many processors."""
+many processors.
+"""
 _LONGEST_CPU_PERIOD_US = 1_000_000
 """Limit of the kernel."""
 CPU_SHARES_PER_CPU = 1024

@@ -2,8 +2,8 @@
 
 Two small tmpfs of the installation contain the objects that a box sees at masked paths: one empty
 directory for each masked directory, and one null device for all masked files. Both superblocks are
-read-only, so a box can change nothing there, whatever options its own mounts have. The host's
-mounts have the options that the box's mounts need, because a bind mount inherits them.
+read-only, so a box can change nothing there, regardless of the options of its own mounts. The
+host's mounts have the options that the box's mounts need, because a bind mount inherits them.
 
 Each masked directory has a separate source. CRIU does not set options on a bind mount if an earlier
 bind mount of the same box has the same source.

@@ -95,7 +95,7 @@ class RuncBackend:
         self._looking = BackgroundTasks()
 
     async def setup(self) -> None:
-        """Check tools and cgroups, reserve the network, load the fence, adopt existing boxes."""
+        """Check tools and cgroups, reserve the network, load the fence and adopt existing boxes."""
         if os.geteuid() != 0:
             raise Unavailable("boxes need root; start the service as root")
         for program, option in PROGRAMS.items():

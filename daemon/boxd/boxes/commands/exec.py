@@ -36,7 +36,7 @@ KILL_AFTER_S = 5.0
 LOOK_S = 0.5
 """Seconds between two checks of the channel of a command that has ended."""
 MOST_LEFT = 8 * 1024 * 1024
-"""Bytes: more than the pipes of a command and all buffers on the way to the daemon can hold."""
+"""Bytes: more than all pipes of a command and all buffers on the way to the daemon can hold."""
 TIMEOUT_CODE = 124
 SIGNAL_BASE = 128
 

@@ -312,7 +312,7 @@ class Changes:
             )
 
     async def wake(self, box: Box, progress: Progress = SILENT, *, detail: str = "") -> Box:
-        """Start an existing box, whatever its state, and return it.
+        """Start an existing box in any state, and return it.
 
         The row of a box that this call starts gets `detail`; `progress` gets the start.
         """

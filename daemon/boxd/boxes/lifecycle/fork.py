@@ -84,8 +84,8 @@ class Forks:
     async def _check_free(self, request: BoxRequest) -> Box | None:
         """Return the box that the new one replaces, or None.
 
-        Raises Conflict if the name is in use and the spec does not ask for a fresh box, and Pinned
-        if the box to replace is pinned.
+        Raises Conflict if the name is in use and the spec does not ask for a fresh box. Raises
+        Pinned if the box to replace is pinned.
         """
         spec = request.spec
         box = await self._changes.find(request.owner, request.workspace, spec.name)

@@ -268,9 +268,9 @@ class Lifecycle:
     async def suspend(self, box: Box) -> Box:
         """Suspend a box with its memory; a suspended box stays as it is.
 
-        Raises Conflict if the box is in use, naming its users, or if it cannot be checkpointed,
-        naming the reason; the box then keeps running. Raises Unsupported if the backend cannot
-        suspend boxes, and NotFound if the box was removed meanwhile.
+        Raises Conflict with the users if the box is in use, or with the reason if it cannot be
+        checkpointed. The box then keeps running. Raises Unsupported if the backend cannot suspend
+        boxes, and NotFound if the box was removed meanwhile.
         """
 
         async def change() -> Box:
@@ -335,9 +335,9 @@ class Lifecycle:
     ) -> AsyncIterator[Attachment]:
         """Hold a running box while the context lasts; create or wake it first if necessary.
 
-        Raises Confidential if the box can only be reached through its own SSH server and the
-        request has no relay key; Conflict if the request has one and the box is not confidential.
-        Raises InvalidKey or Forbidden inside the context when the hold is revoked.
+        Raises Confidential if only the box's own SSH server gives access and the request has no
+        relay key. Raises Conflict if the request has one and the box is not confidential. Raises
+        InvalidKey or Forbidden inside the context when the hold is revoked.
         """
         hold = Hold(request.owner, "", request.why, request.key_id)
         async with self._holds.revocable(hold, request.expiry):

@@ -79,8 +79,8 @@ class Pins:
         """Answer `pin`, `unpin`, `auto_suspend` or `life`, which the agent of a box requests.
 
         Each answer contains what keeps the box awake. The answer to `life` also has the disk usage
-        of the box, because `df /` shows the volume that all boxes share. Raises BadRequest or
-        NotFound.
+        of the box, because `df /` in a box shows the volume that all boxes share. Raises BadRequest
+        or NotFound.
         """
         box = await self._store.box(box_id)
         if box is None:

@@ -56,8 +56,8 @@ class Admission:
         """Check that the box may run, and admit no other box while the context lasts.
 
         `new`: the box has no row yet. `old`: the box that it replaces, which does not count. Raises
-        Forbidden if the name of a new box belongs to another owner, QuotaExceeded with the limit of
-        the owner or of the source address, and Unavailable with the limit of the host.
+        Forbidden if the name of a new box belongs to another owner. Raises QuotaExceeded with the
+        limit of the owner or of the source address, and Unavailable with the limit of the host.
         """
         async with self._locks.sums():
             tier = self._limits.tier_of(box.owner)

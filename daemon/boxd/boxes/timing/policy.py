@@ -29,7 +29,7 @@ class Policy:
     """
 
     idle_timeout: timedelta = IDLE_TIMEOUT
-    """Time from the last use of a running box until its suspension, at the earliest."""
+    """Minimum time from the last use of a running box until its suspension."""
     idle_reap: timedelta = IDLE_REAP
     """Time from the suspension of a box until its removal; for a box that cannot be suspended, from
     its last use.

@@ -14,8 +14,8 @@ reap        boot       suspension, idle-reap                           removed
 ==========  =========  ==============================================  =======================
 
 A box is in use while a client is attached to it, or while its agent reports an open shell. A pin
-postpones what is due by elapsed time to the end of the pin. While auto-suspend is off, nothing is
-due by elapsed time. A durable box is removed only at its deadline.
+postpones actions that are due by elapsed time to the end of the pin. While auto-suspend is off,
+nothing is due by elapsed time. A durable box is removed only at its deadline.
 """
 
 from __future__ import annotations

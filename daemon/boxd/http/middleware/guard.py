@@ -1,8 +1,8 @@
 """Protocol adapter only. The outermost layer of the HTTP API.
 
 The guard refuses malformed framing before any other layer reads the request. It turns every error
-into a response, adds the headers that all responses have, and writes the access log, which never
-contains a query string.
+into a response, and adds the headers that all responses have. It also writes the access log, which
+never contains a query string.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ class AppSocket:
     """The app's side, after the handshake. One task reads, one sends, one answers pings.
 
     `_protocol` never awaits. Critical section: `_sending` is held while a task writes, since a
-    message can be several pieces. A separate task sends the pongs: an app that does not read while
+    message can be several pieces. A separate task sends the pongs. An app that does not read while
     it writes must not block the task that reads from it.
     """
 

@@ -2,7 +2,7 @@
 
 The service reads `Authorization: Bearer`, then `X-Api-Key`, then, on paths for browsers, `?key=`:
 browsers cannot set headers on every request. The first one that is present decides. All invalid
-keys get the same answer, whatever the reason.
+keys get the same answer, regardless of the reason.
 """
 
 from __future__ import annotations

@@ -70,8 +70,8 @@ class Record:
     """The fields of the access log for one request.
 
     Routing sets `route`, and authentication sets `principal`. `closed` is set when the connection
-    has ended, even while no task reads from it, or when the server has refused the rest of the
-    request.
+    has ended, even while no task reads from it. It is also set when the server has refused the rest
+    of the request.
     """
 
     def __init__(self, scope: Scope) -> None:

@@ -131,13 +131,16 @@ class HttpProtocol(H11Protocol):
         self._watch_headers()
 
     def pause_writing(self) -> None:
-        """Pause writers, start the stall timer. The loop calls it when the buffer is full."""
+        """Pause writers and start the stall timer. The loop calls it when the buffer is full."""
         super().pause_writing()
         self._end_stall()
         self._watch_stall(_unsent(self._closer.transport))
 
     def resume_writing(self) -> None:
-        """Resume writers, stop the stall timer. The loop calls it when the buffer has drained."""
+        """Resume writers and stop the stall timer.
+
+        The loop calls it when the buffer has drained.
+        """
         super().resume_writing()
         self._end_stall()
 

@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 
 class InternalError(Exception):
-    """An unexpected error. The text shows only an id, under which the log has the cause."""
+    """An unexpected error. The text shows only the id of the log entry with the cause."""
 
 
 class Busy(QuotaExceeded):

@@ -63,7 +63,7 @@ def attachment_counts(box: BoxView) -> str | None:
 
 
 def deadline(box: BoxView) -> str | None:
-    """Return when the box ends at the latest; `(max)` marks a deadline that was shortened."""
+    """Return the latest end of the box; `(max)` marks a deadline that was shortened."""
     when = format_time(box.deadline)
     return f"{when} (max)" if when and box.clamped else when
 

@@ -1,9 +1,9 @@
 """Bytes of command output that this process buffers for one owner, over all of its clients.
 
 No stream waits for room. A stream without more room buffers less of its output, or fails if only
-the whole output is useful (buffered exec). A stream may hold at most as much as stays free, which
-leaves room for later streams. Each stream may also buffer a small amount that does not count, so
-short output is always complete.
+the whole output is useful (buffered exec). A stream may hold at most as many bytes as stay free,
+which leaves room for later streams. Each stream may also buffer a small amount that does not count,
+so short output is always complete.
 
 Critical sections: none; no method awaits.
 """

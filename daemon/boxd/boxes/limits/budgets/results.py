@@ -80,8 +80,8 @@ class Share:
     async def take(self, size: int) -> None:
         """Wait until a result of `size` bytes fits into the budget.
 
-        A call takes once, and waits for no other call afterwards; otherwise two calls could wait
-        for each other.
+        A call takes bytes only once, and waits for no other call afterwards. Otherwise two calls
+        could wait for each other.
         """
         if size > SMALL:
             self._amount += await self._budget.take(size)
