@@ -49,7 +49,7 @@ class ObjectEndpoint:
 class EmbeddedObjectServer:
     """One object server with its objects below `directory`.
 
-    Critical section: a lock serializes `start`, `stop` and `detach`. Between them only the
+    Critical section: a lock serialises `start`, `stop` and `detach`. Between them only the
     supervisor starts processes.
     """
 

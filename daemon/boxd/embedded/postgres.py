@@ -49,7 +49,7 @@ TAIL = 2000
 class EmbeddedPostgres:
     """One private server with its cluster below `directory`.
 
-    Critical section: a lock serializes `start`, `stop` and `detach`. Between them only the
+    Critical section: a lock serialises `start`, `stop` and `detach`. Between them only the
     supervisor starts processes.
     """
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     Connection = asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]
 
-_LOCK = 0x626F7864  # "boxd" in ASCII; serializes daemons that start at the same time
+_LOCK = 0x626F7864  # "boxd" in ASCII; serialises daemons that start at the same time
 
 
 class Migration(NamedTuple):

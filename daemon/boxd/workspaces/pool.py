@@ -1,6 +1,6 @@
 """Pool of open Filesystems in this process, for HTTP and MCP: one per volume, opened on demand.
 
-Critical sections: a lock per workspace serializes opening and closing, so that two first requests
+Critical sections: a lock per workspace serialises opening and closing, so that two first requests
 share one Filesystem. There is no await between the lookup of a Filesystem and the increment of its
 users, so a Filesystem in use is never closed.
 """
@@ -111,8 +111,8 @@ class DrivePool:
     ) -> AsyncIterator[Filesystem | None]:
         """Yield the volume's Filesystem, which stays open while the context lasts.
 
-        If the volume does not exist, creates it with `create`, and yields None without. Raises
-        Unavailable.
+        If the volume does not exist, the method creates it with `create`, and yields None
+        otherwise. Raises Unavailable.
         """
         entry = await self._acquire((owner, workspace), create)
         if entry is None:

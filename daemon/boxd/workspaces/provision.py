@@ -66,7 +66,7 @@ FAILURES = (
 )
 """The errors of asyncpg if the database is down or rejects a statement."""
 _LOCK = 0x626F7864
-"""Advisory lock that serializes changes of the privileges of the database."""
+"""Advisory lock that serialises changes of the privileges of the database."""
 
 CLOSED_FUNCTIONS = (
     r"pg_advisory_.*|pg_try_advisory_.*|lo_.*|loread|lowrite|pg_sleep.*|pg_logical_emit_message"

@@ -1,6 +1,6 @@
 """Finds the volumes of workspaces, or creates them with role, schema, credential and row.
 
-Critical section: a lock per (owner, workspace) serializes the creation of a volume. Between daemons
+Critical section: a lock per (owner, workspace) serialises the creation of a volume. Between daemons
 a unique constraint of the control database decides, and the loser undoes its work.
 """
 

@@ -212,7 +212,7 @@ def root_mount(mountpoints: bytes) -> int:
 
 
 def with_sources(mountpoints: bytes) -> bytes:
-    """Return `mountpoints-*.img` in which no mount with a key has a removed source.
+    """Return `mountpoints-*.img` without the marks of removed sources on mounts that have a key.
 
     The key names another source for the restore. A box can remove its /dev/null, which masks files
     of the kernel. CRIU then tries to create the other source, and fails because it exists.

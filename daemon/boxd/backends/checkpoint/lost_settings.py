@@ -2,9 +2,9 @@
 
 The settings are the processor affinity and I/O priority of threads, socket options, and the
 IPC_RMID mark. The kernel removes System V shared memory with this mark after its last user. The
-service reads them while the box is frozen, and stores them with its memory. After a restore, the
-processes run for some milliseconds without them. The service skips a setting that the kernel
-rejects. The file identifies threads and processes by their numbers inside the box.
+service reads the settings while the box is frozen, and stores them with its memory. After a
+restore, the processes run for some milliseconds without these settings. The service skips a setting
+that the kernel rejects. The file identifies threads and processes by their numbers inside the box.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 The volume is at `STATE/disks`: on the host's own btrfs if that has quotas enabled, else on a
 mounted image file, `STATE/disks.img`. Quotas are enabled only in the image. The service does not
-change a file system of the host, because quotas affect its speed, and the kernels that can mount
-it. The service allocates all blocks of the image from the start. So a full host cannot take space
-on which the file system in the image relies. The image stays mounted while boxes use it, even
-without a daemon. Its loop device disappears with the last mount. *Measured*: creating 8 GiB 0.15 s,
-adopting them 0.1.
+change the settings of a host's file system, because quotas affect its speed and the kernels that
+can mount it. The service allocates all blocks of the image from the start. So a full host cannot
+take space on which the file system in the image relies. The image stays mounted while boxes use it,
+even without a daemon. Its loop device disappears with the last mount. *Measured*: creating 8 GiB
+0.15 s, adopting them 0.1.
 """
 
 from __future__ import annotations

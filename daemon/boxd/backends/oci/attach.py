@@ -7,8 +7,10 @@ also be killed when it hangs on a dead file system. The process runs a plain scr
 The script reads one JSON object from its standard input. The members are `action` (`attach`,
 `detach` or `replace`), `pidfd` (an inherited descriptor of the box's init), `target` (the directory
 in the box), and for `attach` the host's `source`. `replace` has `files` instead of both: the host's
-source for each file of the box. The script prints one JSON object: `{"done": true}`, `{"holders":
-["pid 7 (bash)", ...]}` if the target is in use, or `{"error": TEXT}`.
+source for each file of the box.
+
+The output is one JSON object: `{"done": true}`, `{"holders": ["pid 7 (bash)", ...]}` if the target
+is in use, or `{"error": TEXT}`.
 """
 
 from __future__ import annotations

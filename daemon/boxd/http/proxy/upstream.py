@@ -1,6 +1,6 @@
 """Protocol adapter only. One HTTP/1.1 request to a server in a box, over a byte stream.
 
-The proxy serializes a new request, so the client's framing never reaches the server.
+The proxy serialises a new request, so the client's framing never reaches the server.
 """
 
 from __future__ import annotations

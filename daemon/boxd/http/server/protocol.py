@@ -49,8 +49,7 @@ LINGER_S = 10.0
 """A closed connection discards further input until the client pauses for LINGER_IDLE_S, but for at
 most LINGER_S."""
 STALLED_S = 60.0
-"""While data waits for a client, the client or its kernel must read at least one byte in this time.
-"""
+"""While output waits, the client or its kernel must read at least one byte in this time."""
 WRITE_BUFFER = 192 * 1024
 """Bytes that wait for a client's socket before writers wait too."""
 AT_ONCE = struct.pack("ii", 1, 0)
