@@ -2,7 +2,8 @@
 
 An image is built from a recipe of the catalog, or imported. `images/<name>/rootfs` is a symbolic
 link to `versions/<id>`. A build or an import adds a version and changes the link. Older versions
-stay, because the root of an existing box depends on the version that the box was created from.
+stay while they are in use, because the root of an existing box depends on the version that the box
+was created from.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class Holds:
             with ending(expiry, self._clock, lambda text: end(InvalidKey(text))):
                 yield
         except asyncio.CancelledError:
-            # A cancellation of the same task by its caller takes precedence over the revocation.
+            # Any other cancellation of the same task takes precedence over the revocation.
             if reason is not None and task is not None and task.uncancel() == 0:
                 raise reason from None
             raise
