@@ -49,7 +49,7 @@ async def _remove(call: Call, ref: str) -> BoxView:
 COMMANDS = (
     Command(
         ("rm",),
-        "destroy boxes and their disks; --force: also pinned ones",
+        "destroy boxes and their disks; --force: even pinned boxes",
         "rm web",
         _run,
         _arguments,
