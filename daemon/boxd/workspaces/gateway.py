@@ -49,7 +49,7 @@ class Gateway:
     """
 
     def __init__(self, box_id: str, volume: VolumeConfig, token: Secret) -> None:
-        """Prepare to serve one box. Raises Unavailable if boxes cannot use a store of the volume."""
+        """Prepare one box. Raises Unavailable if boxes cannot use a store of the volume."""
         self._box_id = box_id
         self._role = volume.schema
         self._token = token
