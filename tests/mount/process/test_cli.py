@@ -439,7 +439,7 @@ def test_what_stands_in_the_way_of_a_tree_is_listed(
     (path / "d/one").write_text("new")
     back = wrkfs("trash", "--credentials", credentials, "restore", "/d")
     assert back.returncode == 1
-    assert "the path exists already: 'd/one'" in back.stdout
+    assert "the path already exists: 'd/one'" in back.stdout
     assert [(path / name).read_text() for name in ("d/one", "d/two")] == ["new", "old"]
 
 
