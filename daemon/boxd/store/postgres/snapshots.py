@@ -37,7 +37,7 @@ class PostgresSnapshots(PostgresPool):
                 "UPDATE boxd.snapshot SET name = $2 WHERE id = $1", snapshot_id, name
             )
         except asyncpg.UniqueViolationError:
-            raise Conflict(f"that box already has a snapshot {name}") from None
+            raise Conflict(f"a snapshot {name} of that box already exists") from None
 
     async def snapshots(self, owner: str) -> list[Snapshot]:
         rows = await self._rows(
