@@ -36,6 +36,10 @@ PORT = 443
 OWN_AUTHORITY = "\tlocal_certs\n\tskip_install_trust\n\tadmin off\n\tlog {\n\t\tlevel ERROR\n\t}"
 
 
+START_S = 50.0
+"""Seconds until the first certificate."""
+ATTEMPT_S = 5.0
+"""Seconds of one attempt to connect."""
 NOT_YET_VALID = 9
 """X509_V_ERR_CERT_NOT_YET_VALID of OpenSSL."""
 
@@ -136,13 +140,14 @@ def configuration(upstream: Address) -> str:
 
 
 async def _serving(caddy: Caddy, process: asyncio.subprocess.Process, log: Path) -> None:
-    """Wait for the first certificate."""
-    async with asyncio.timeout(DEADLINE):
+    """Wait for the first certificate. Caddy creates its authority first."""
+    async with asyncio.timeout(START_S):
         while True:
             if process.returncode is not None:
                 raise RuntimeError(log.read_text())
             try:
-                await caddy.handshake(API_HOST)
+                async with asyncio.timeout(ATTEMPT_S):  # one attempt may hang while Caddy starts
+                    await caddy.handshake(API_HOST)
             except OSError:
                 await asyncio.sleep(0.02)
             else:

@@ -57,7 +57,10 @@ def connections(box: LocalBox) -> set[str]:
     connected = {line.split()[6] for line in table if line.split()[5] == CONNECTED}
     found = set()
     for entry in Path(f"/proc/{pid_of(box)}/fd").iterdir():
-        target = os.readlink(entry)
+        try:
+            target = os.readlink(entry)
+        except FileNotFoundError:  # closed since the directory was read
+            continue
         if target.startswith("socket:["):
             found.add(target[8:-1])
     return found & connected

@@ -223,7 +223,7 @@ async def test_conditions(fs: Filesystem) -> None:
             await drive.put(b"f", body(b"y"), wrong)
         with pytest.raises(PreconditionFailed):
             await drive.delete(b"f", wrong)
-    with pytest.raises(PreconditionFailed, match="nothing is there"):
+    with pytest.raises(PreconditionFailed, match="the path does not exist"):
         await drive.put(b"g", body(b"y"), Condition(match=lambda _: True))
     right = Condition(match=lambda seen: seen == tag)
     assert right.pin(None).version is None
