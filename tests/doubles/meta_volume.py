@@ -86,7 +86,7 @@ class MemoryVolume:
     """One volume in memory.
 
     `bytes_limit` and `inodes_limit` are its quota. `freed_slices` holds the slices of the object
-    store that no file references any more: size and time (monotonic). Removed files are kept for
+    store that no file references now: size and time (monotonic). Removed files are kept for
     `trash_seconds`. `removed_links` holds, by inode, directory and name, what was removed while
     the inode had other names.
     """

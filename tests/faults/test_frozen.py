@@ -78,7 +78,7 @@ def test_a_frozen_mount_is_refused_when_it_wakes(
             os.write(held, b"durable")
             os.fsync(held)
             os.fsync(append)
-            # Taken in, not committed: a frozen process cannot commit any more.
+            # The mount accepts the bytes, but a frozen process cannot commit them.
             os.write(held, b" and late")
             os.write(append, b"late")
             frozen.stop(first)

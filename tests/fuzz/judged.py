@@ -71,7 +71,7 @@ class Judge:
         assert not failed, f"{kind.__name__}: {failed}"
 
     async def _settled(self) -> Use:
-        """What it uses when that does not change any more."""
+        """Return the resources in use, once they no longer change."""
         async with asyncio.timeout(DEADLINE):
             seen = await self._door.use()
             while True:

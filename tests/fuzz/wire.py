@@ -121,7 +121,7 @@ class Wire:
         self._socket.settimeout(seconds)
 
     def end_writing(self) -> None:
-        """Nothing comes any more."""
+        """The input has ended."""
         try:
             self._socket.shutdown(socket.SHUT_WR)
         except OSError as error:

@@ -120,7 +120,7 @@ def removals(mortal: Mortal, after: int) -> list[float]:
 
 
 def gone(user: User, names: list[str]) -> bool:
-    """Whether none of the boxes is there any more."""
+    """Return whether all boxes are removed."""
     return not set(names) & set(user.boxes())
 
 

@@ -261,7 +261,7 @@ async def test_removed_names_leave_with_their_time_and_with_their_file(
     assert await meta.upkeep.purge_trash(datetime.now(UTC) + timedelta(hours=1), 10) == 1
     assert await names(meta) == []
     await meta.unlink(ROOT_INO, b"g")
-    # The last name of a volume that has no trash any more.
+    # The last name of a file in a volume whose trash has been disabled.
     await meta_volume.keep_trash(0)
     await meta.unlink(ROOT_INO, b"h")
     assert await names(meta) == []

@@ -256,7 +256,7 @@ def test_a_file_that_was_opened_by_lease_keeps_its_bytes_until_it_is_closed(
             light.append(opener not in truth.sustainers(ino))
             room = os.statvfs(here).f_ffree
             if number % 4 == 1:
-                # Now its attributes are not known here any more.
+                # This mount no longer has its attributes.
                 os.setxattr(descriptor, "user.own", b"1")
             if way.startswith("http"):
                 remove_by_http(http_drive.below(name), way)
@@ -370,7 +370,7 @@ def test_ended_sessions_leave_no_leases_and_no_recalls(
         return rows(volume, ["lease", "recall"])["lease"] > 0
 
     until(leased)
-    # Whoever reaps below ends its own session too, and can let go of no inode after that.
+    # A mount that reaps below ends its own session too, and then cannot release inodes.
     until(lambda: rows(volume, ["sustained"])["sustained"] == 0)
     assert mounts[0].stop() == 0
     mounts[1].kill()

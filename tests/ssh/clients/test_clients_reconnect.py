@@ -52,7 +52,7 @@ async def answers(local: Path) -> None:
 async def test_a_forwarding_comes_back_after_each_break(
     front_door: Entrance, tmp_path: Path
 ) -> None:
-    """One connection is reset; of another one no packet arrives any more."""
+    """One connection is reset; the packets of another one no longer arrive."""
     detour = FaultProxy((HOST, 0), (HOST, front_door.door.port))
     assert isinstance(detour.listen, tuple)
     client = Client(tmp_path / "user", detour.listen[1], front_door.door.host_key)

@@ -1,4 +1,4 @@
-"""Out of memory in a real box is said where its user looks: exec, MCP, `info`, the next login."""
+"""A real box without memory: exec, MCP, `info` and the next login report it."""
 
 from __future__ import annotations
 

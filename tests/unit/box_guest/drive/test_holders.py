@@ -1,4 +1,4 @@
-"""Who uses a mount, of processes and files with any names."""
+"""The processes that use a mount, with processes and files of any name."""
 
 from __future__ import annotations
 

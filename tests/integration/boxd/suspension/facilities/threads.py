@@ -24,7 +24,7 @@ REGISTER_PRIVATE_EXPEDITED, PRIVATE_EXPEDITED = 16, 8
 
 
 class Worker:
-    """A thread that does one step at once, and another one when it is told to."""
+    """A thread that runs one step at once, and another step on request."""
 
     def __init__(self, first: Callable[[], object], then: Callable[[], object]) -> None:
         self._first, self._then = first, then

@@ -53,7 +53,7 @@ def table(**changes: str) -> list[str]:
 
 
 def faults(lines: list[str]) -> list[str]:
-    """What is said of a table, by a kernel that has three of the optional paths."""
+    """Return the differences of a table, for a kernel with three of the optional paths."""
     table_ = mount_table.parse("\n".join(lines))
     here = frozenset({"/proc/acpi", "/proc/keys", "/proc/sys"})
     return mount_table.differences(configuration(), table_, here.__contains__)

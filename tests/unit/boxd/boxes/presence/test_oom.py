@@ -55,7 +55,7 @@ async def test_a_box_that_was_started_again_counts_from_zero(world: World) -> No
 
 
 async def login(world: World, box: Box) -> str:
-    """What a login is told."""
+    """Return the report that a login shows."""
     notes: list[str] = []
     counter = OomCounter(world.backend, box)
     hold = Hold(box.owner, box.id, "shell", None)
