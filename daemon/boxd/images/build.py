@@ -23,6 +23,7 @@ from boxd.errors import Unavailable
 from boxd.images import apt_sources
 from boxd.images.progress import Progress, ProgressReader
 from boxd.images.versions import remove_unfinished, unfinished
+from boxd.subprocesses import kill
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -242,9 +243,8 @@ async def _run(command: list[str], on_line: Callable[[str], None]) -> None:
             f"the build did not end within {BUILD_TIMEOUT:.0f} s; check the network, and try again"
         ) from None
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        kill(process)
+        await process.wait()
     if status != 0:
         output = "\n".join(last_lines)
         raise Unavailable(f"{command[0]} failed with status {status}:\n{output}")

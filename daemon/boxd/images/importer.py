@@ -21,6 +21,7 @@ from boxd.images import unpack
 from boxd.images.build import ENVIRONMENT
 from boxd.images.progress import Progress
 from boxd.images.versions import remove_tree, remove_unfinished, unfinished
+from boxd.subprocesses import kill
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -233,9 +234,7 @@ async def _check_feeder(feeder: asyncio.subprocess.Process, source: Path) -> Non
 
 async def _end(process: asyncio.subprocess.Process) -> None:
     """Kill the process and wait until its streams end, which shows that its children are dead."""
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
+    kill(process)
     for stream in (process.stdout, process.stderr):
         if stream is not None:
             await stream.read()

@@ -19,6 +19,7 @@ import aiodocker
 import aiohttp
 
 from boxd.errors import BoxdError, Unavailable, UnknownImage
+from boxd.subprocesses import kill
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
@@ -236,9 +237,8 @@ class Engine:
                 await self.remove_image(f"{repository}:{tag}")
                 raise Unavailable(f"{root} cannot be read completely; build the image again")
         finally:
-            if tar.returncode is None:
-                tar.kill()
-                await tar.wait()
+            kill(tar)
+            await tar.wait()
 
     async def images(self, label: str) -> list[str]:
         """Return the names of images with a label (`name=value`)."""

@@ -12,10 +12,11 @@ import hashlib
 import html
 import logging
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
+
+from boxd.subprocesses import kill
 
 if TYPE_CHECKING:
     from boxd.model.canvas import Canvas, Mime
@@ -92,8 +93,7 @@ async def _sanitised(kind: str, content: bytes) -> str | None:
     except TimeoutError:
         clean = b""
     finally:
-        with suppress(ProcessLookupError):
-            process.kill()
+        kill(process)
         await process.wait()
     if process.returncode != 0:
         _log.info(
