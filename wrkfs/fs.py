@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import os
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from wrkfs.attribute_cache import AttributeCache
@@ -24,6 +25,8 @@ from wrkfs.data.s3 import S3Blocks
 from wrkfs.dirty import DirtyBudget
 from wrkfs.errors import NoData, StorageError, WrkfsError
 from wrkfs.layout import FileLayout
+from wrkfs.meta.delegations.replay import replay_left
+from wrkfs.meta.delegations.store import DelegatedMeta
 from wrkfs.meta.leases.store import LeasedMeta
 from wrkfs.meta.postgres.store import PostgresMeta
 from wrkfs.meta.rules import check_namespace
@@ -36,6 +39,7 @@ from wrkfs.write_path import SliceIds, WritePath
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from pathlib import Path
 
     from wrkfs.config import VolumeConfig
     from wrkfs.data.diskcache import DiskCache
@@ -65,13 +69,14 @@ class Filesystem:
         store: MetaStore,
         blocks: BlockStore,
         *,
-        leased: LeasedMeta | None = None,
+        leased: LeasedMeta | DelegatedMeta | None = None,
         prefix: str = "volume",
         limits: Limits = DEFAULT_LIMITS,
         disk: DiskCache | None = None,
     ) -> None:
         """Take over started stores and a disk cache; `leased` caches names and files of `store`."""
         self._meta = meta = leased or store
+        delays = isinstance(leased, DelegatedMeta)
         self._blocks = blocks
         self._files: dict[Ino, OpenFile] = {}
         self.leases = leased.table if leased else None
@@ -94,14 +99,16 @@ class Filesystem:
             self._recovery.rejoin,
             DirtyBudget(limits.dirty),
             joined=meta.epoch,
+            durable_close=limits.durable_close or not delays,
         )
         give_up = self._write_path.give_up_slices
-        self.stores = Stores(meta, store.upkeep, blocks, self._reader, prefix, give_up)
+        upkeep = leased.upkeep if isinstance(leased, DelegatedMeta) else store.upkeep
+        self.stores = Stores(meta, upkeep, blocks, self._reader, prefix, give_up)
         self._table = OpenFileTable(self._files, self.stores, self._write_path, self._attributes)
         self.hold = self.stores.holds.hold
         """Return a context that keeps every object that a file uses when the context begins."""
         meta.watch(self._on_crash)
-        store.upkeep.watch_snapshots(self.stores.holds.oldest)
+        upkeep.watch_snapshots(self.stores.holds.oldest)
 
     @classmethod
     async def connect(
@@ -111,10 +118,23 @@ class Filesystem:
         kind: str = "mount",
         limits: Limits = DEFAULT_LIMITS,
         leases: bool = False,
+        journals: Path | None = None,
     ) -> Filesystem:
-        """Register a session of the volume; with `leases` it caches answers. Raises Unavailable."""
-        store = PostgresMeta(config, kind=kind, leases=leases)
-        leased = LeasedMeta(store) if leases else None
+        """Register a session of the volume; with `leases` it caches answers.
+
+        With leases and a directory for `journals`, it also takes write delegations: it answers
+        changes from its journal and sends them later. Without leases it only replays the journals
+        of dead processes in that directory. Raises Unavailable.
+        """
+        delays = leases and journals is not None and not limits.durable_close
+        store = PostgresMeta(config, kind=kind, leases=leases, delegates=delays)
+        leased: LeasedMeta | DelegatedMeta | None = None
+        if delays and journals is not None:
+            leased = DelegatedMeta(store, config.schema, journals)
+        elif leases:
+            leased = LeasedMeta(store)
+        elif journals is not None:
+            store.watch_journals(partial(replay_left, store, config.schema, journals))
         await (leased or store).start()
         disk, blocks = await open_cache(config, limits), S3Blocks(config.store)
         prefix = config.store.prefix
@@ -314,7 +334,8 @@ class Filesystem:
         Raises Exists, IsDirectory, NotFound.
         """
         exclusive, stamp = bool(flags & os.O_EXCL), self._attributes.stamp
-        durable, until = self._write_path.expect_empty, self._write_path.changes
+        until = self._write_path.changes
+        durable = self._write_path.expect_empty and self._write_path.durable_close
         (file_map, is_new), epoch = await self._table.open_in_epoch(
             lambda: self._meta.create(
                 parent, name, mode, caller, exclusive=exclusive, durable=durable

@@ -74,12 +74,17 @@ class OpenFile:
             self._inspected = attr.version
             self._table.note_fragmented(self.ino)
 
+    @property
+    def durable_close(self) -> bool:
+        """True if a close makes the bytes durable."""
+        return self._write_path.durable_close
+
     async def sync_changes(self) -> None:
         """Make all answered changes durable, but not the dirty bytes of this file.
 
         Costs nothing if a crash could undo no change. Raises Unavailable.
         """
-        if self._write_path.changes > self._write_path.durable:
+        if self.durable_close and self._write_path.changes > self._write_path.durable:
             await self._write_path.sync_all()
 
     def report_loss(self, error: WrkfsError) -> None:
@@ -185,12 +190,13 @@ class FileHandle:
         return len(data)
 
     async def flush(self) -> None:
-        """Make everything written durable and visible, or raise the error that caused a loss.
+        """Make everything written visible, or raise the error that caused a loss.
 
-        For a read-only handle this covers names and attributes, but no bytes of other handles.
+        With `WritePath.durable_close` it also becomes durable. For a read-only handle this covers
+        names and attributes, but no bytes of other handles.
         """
         if self.writable:
-            await self.file.writer.commit(durable=True)
+            await self.file.writer.commit(durable=self.file.durable_close)
         else:
             await self.file.sync_changes()
         self._raise_error()

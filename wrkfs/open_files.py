@@ -82,7 +82,8 @@ class OpenFileTable:
     async def _release(self, handle: FileHandle, file: OpenFile, all_files: bool) -> None:
         try:
             if handle.writable:
-                await file.writer.commit(durable=True, all_files=all_files)
+                durable = self._write_path.durable_close
+                await file.writer.commit(durable=durable, all_files=all_files)
         finally:
             self._stores.holds.end(handle.hold)
             file.handles.discard(handle)

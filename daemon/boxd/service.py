@@ -77,6 +77,8 @@ if TYPE_CHECKING:
     from boxd.config import Config
     from boxd.images.catalog import Catalog
 
+JOURNALS = "journals"
+"""Directory in the state directory for the journals of this host's mounts."""
 INSTANCE = "instance"
 """A setting in the control database and a file in the state directory, with the same value.
 
@@ -188,6 +190,7 @@ class Service:
             on_restart=self._mount_restarted,
             cache=config.cache_dir or state / "cache",
             cache_size=config.cache_size,
+            journals=state / JOURNALS,
         )
         self._stack.push_async_callback(self._close_mounts, mounts)
         await mounts.adopt()
@@ -272,7 +275,7 @@ class Service:
         self._stack.push_async_callback(self._close_lifecycle)
         self._progress("Recovering existing boxes")
         await lifecycle.start(stopping=not serve)
-        pool = DrivePool(volumes, clock)
+        pool = DrivePool(volumes, clock, journals=self._config.state_dir / JOURNALS)
         self._stack.push_async_callback(pool.close)
         operations = Operations.compose(
             Dependencies(

@@ -12,7 +12,7 @@ from benchmarks.drive.budget import Counted
 from tests.harness.mounts.drive import until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from wrkfs.config import VolumeConfig
@@ -20,10 +20,27 @@ if TYPE_CHECKING:
 FILES = 20
 
 
+class Durable(Counted):
+    """A counting mount that delays no change."""
+
+    def command(self) -> Sequence[str]:
+        words = list(super().command())
+        return [*words[:-1], "--durable-close", words[-1]]
+
+
 @pytest.fixture
 def counted(volume: VolumeConfig, tmp_path: Path) -> Iterator[Counted]:
-    """A mount."""
-    made = Counted(volume, tmp_path)
+    """A mount that makes files durable when they are closed."""
+    yield from _mounted(Durable(volume, tmp_path))
+
+
+@pytest.fixture
+def delegated(volume: VolumeConfig, tmp_path: Path) -> Iterator[Counted]:
+    """A mount that takes write delegations."""
+    yield from _mounted(Counted(volume, tmp_path))
+
+
+def _mounted(made: Counted) -> Iterator[Counted]:
     made.mount()
     try:
         yield made
@@ -124,3 +141,7 @@ def test_empty_files_cost_one_question_each(counted: Counted) -> None:
         (home / f"f{number}").touch(exist_ok=False)
     # Only the first is made durable when it is closed.
     assert asked(counted) == {"create": FILES, "sync": 1}
+
+
+def test_own_work_under_a_delegation_needs_no_round_trip(delegated: Counted) -> None:
+    assert own_work(delegated, delegated.path / "home") == [{}, {}, {}, {}]

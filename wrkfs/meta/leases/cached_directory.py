@@ -67,6 +67,7 @@ class CachedDirectory:
         "attr",
         "attrs",
         "complete",
+        "delegated",
         "kernel_inodes",
         "map_weight",
         "maps",
@@ -90,6 +91,8 @@ class CachedDirectory:
         discards it."""
         self.complete = False
         """True if `names` contains every name of the directory."""
+        self.delegated = False
+        """True if the session also decides changes of the directory (`wrkfs.meta.delegations`)."""
         self.attr: Attr | None = None
         self.attrs: dict[Ino, Attr] = {}
         self.maps: dict[Ino, FileMap] = {}

@@ -17,7 +17,7 @@ from wrkfs.meta.postgres.sessions import boottime
 from wrkfs.types import Ino
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 
     from wrkfs.meta.interface.leases import LeaseStore
     from wrkfs.meta.leases.cached_directory import Change, Key
@@ -28,6 +28,10 @@ RETAKE = 1.0
 """Seconds after a recall, or a refusal, before the session asks for the lease again."""
 _UNKNOWN = (Unavailable, Doubtful, StorageError)
 """Errors after which it is unknown whether a change took effect."""
+
+
+async def _nothing(_directories: Sequence[Ino]) -> None:
+    return
 
 
 class LeaseLifecycle:
@@ -44,6 +48,8 @@ class LeaseLifecycle:
         self.opens = UnrecordedOpens(inner)
         self.voids = 0
         """Number of times that all leases became void. Earlier requests for leases are void too."""
+        self.before_return: Callable[[Sequence[Ino]], Awaitable[None]] = _nothing
+        """Awaited with directories before their leases are given back."""
         self._inner = inner
         self._table = table
         self._not_before: OrderedDict[Ino, float] = OrderedDict()
@@ -227,6 +233,7 @@ class LeaseLifecycle:
         try:
             uncovered = [ino for ino in self.opens.all if ino not in self._table.homes]
             await asyncio.gather(self.opens.sustain(uncovered), drop)
+            await self.before_return(directories)
             await self._inner.give_back(directories)
         finally:
             for directory in directories:

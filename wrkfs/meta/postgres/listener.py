@@ -26,6 +26,7 @@ PROBE = 2.0
 PROBE_TIMEOUT = 1.5
 """Timeout of a probe in seconds. `PROBE` and this together are shorter than a lease."""
 _NUMBER = re.compile("-?[0-9]{1,19}", re.ASCII).fullmatch
+_DELEGATED = re.compile("w[0-9]{1,19}", re.ASCII).fullmatch
 
 
 class Listener:
@@ -41,6 +42,8 @@ class Listener:
         self.on_recall: Callable[[list[Ino]], None] = lambda _: None
         """Called with recalled directories. A negative number is an inode whose access time another
         session has moved."""
+        self.on_delegation_recall: Callable[[list[Ino]], None] = lambda _: None
+        """Called with directories whose delegations other sessions recall."""
         self.on_loss: Callable[[], None] = lambda: None
         """Called when the listener may have missed recalls."""
         self._links = links
@@ -99,4 +102,9 @@ class Listener:
         # Any client that knows the channel's name can notify it. A wrong number only costs a cached
         # directory.
         parts = str(payload).split(",")
-        self.on_recall([Ino(int(part)) for part in parts if _NUMBER(part)])
+        recalled = [Ino(int(part)) for part in parts if _NUMBER(part)]
+        if recalled:
+            self.on_recall(recalled)
+        delegated = [Ino(int(part[1:])) for part in parts if _DELEGATED(part)]
+        if delegated:
+            self.on_delegation_recall(delegated)

@@ -28,6 +28,7 @@ from wrkfs.errors import (
 )
 from wrkfs.meta import rules
 from wrkfs.meta.postgres import rows
+from wrkfs.meta.postgres.delegations import Delegations
 from wrkfs.meta.postgres.files import PURGE_LIMIT, PostgresFiles
 from wrkfs.meta.postgres.handles import OpenFiles
 from wrkfs.meta.postgres.links import DEADLINE, Links
@@ -67,10 +68,15 @@ class PostgresMeta(PostgresFiles):
         connections: int = CONNECTIONS,
         deadline: float = DEADLINE,
         leases: bool = False,
+        delegates: bool = False,
     ) -> None:
-        """Outages of up to `deadline` seconds only cost latency. `leases` permits leases."""
+        """Outages of up to `deadline` seconds only cost latency.
+
+        `leases` permits leases, and `delegates` also write delegations. With delegations every
+        change is durable when it is answered, or in the journal.
+        """
         super().__init__()
-        self._links = Links(config, connections, deadline)
+        self._links = Links(config, connections, deadline, durable=delegates)
         self.listener = Listener(self._links) if leases else None
         self._session = MountSession(
             self._links,
@@ -78,10 +84,16 @@ class PostgresMeta(PostgresFiles):
             lambda: [*self._files.held, *self._unrecorded()],
             self._crashed,
             self.listener.channel if self.listener else None,
+            delegates=delegates,
         )
+        self._delegations = Delegations(self._links, self._session)
+        self.delegate, self.apply = self._delegations.delegate, self._delegations.apply
+        self.applied, self.apply_for = self._delegations.applied, self._delegations.apply_for
+        self.reserve_room, self.fresh_id = self._delegations.reserve_room, self._session.fresh_id
         self._session.tidy = self.tidy
         self.upkeep = PostgresUpkeep(self._links, self._session)
         self._on_crash: Callable[[bool], None] | None = None
+        self._replay: Callable[[], Awaitable[None]] | None = None
         self._slices = range(0)
 
     @property
@@ -103,6 +115,8 @@ class PostgresMeta(PostgresFiles):
         """Connect and register. Raises Unavailable after a minute without the database."""
         await self._session.register()
         if self.listener is not None:
+            if self._replay is not None:
+                await self._replay()
             await self._session.fence_dead()
             await self.listener.start()
 
@@ -173,6 +187,20 @@ class PostgresMeta(PostgresFiles):
             self.listener.on_loss = on_void
         self._session.on_lapse = on_void
 
+    @property
+    def delegates(self) -> bool:
+        return self._session.delegates
+
+    def watch_delegations(self, on_recall: Callable[[Sequence[Ino]], None]) -> None:
+        if self.listener is not None:
+            self.listener.on_delegation_recall = on_recall
+
+    def watch_journals(self, replay: Callable[[], Awaitable[None]]) -> None:
+        self._replay = self._delegations.rescue = self._session.rescue = replay
+
+    def is_open(self, ino: Ino) -> bool:
+        return ino in self._files
+
     async def take_lease(self, ino: Ino) -> bool:
         if not self.can_lease:
             return False
@@ -192,7 +220,7 @@ class PostgresMeta(PostgresFiles):
 
     async def find(self, parent: Ino, name: bytes) -> tuple[Attr | None, bool]:
         rules.check_name(name)
-        row = (await self._links.call("find", (parent, name)))[0]
+        row = (await self._delegations.read("find", parent, name))[0]
         if row[0] == errno.ENOENT:
             return None, bool(row[1])
         if row[0]:
@@ -203,7 +231,7 @@ class PostgresMeta(PostgresFiles):
         return (await self.entries(ino, after, limit))[0]
 
     async def entries(self, ino: Ino, after: int, limit: int) -> tuple[list[Dentry], bool]:
-        records = await self._links.call("readdir", (ino, after, limit))
+        records = await self._delegations.read("readdir", ino, after, limit)
         if records and records[0][0]:
             raise by_errno(records[0][0])
         return [rows.entry(row) for row in records], all(row[16] for row in records)

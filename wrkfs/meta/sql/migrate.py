@@ -34,6 +34,8 @@ _GRANTS = {
         "session",
         "lease",
         "recall",
+        "delegation",
+        "reservation",
         "sustained",
         "deleted",
         "slice_range",

@@ -177,8 +177,9 @@ CREATE TABLE session (
     tenure          bigint NOT NULL DEFAULT 0,  -- grows when others took the session's leases away
     run             timestamptz,        -- run of the database (`lease`) that the session knew last;
                                         -- it keeps nothing by lease from an older one
-    process         text CHECK (octet_length(process) <= 120)   -- of a mount: see hosts.py; others on
+    process         text CHECK (octet_length(process) <= 120),  -- of a mount: see hosts.py; others on
                                         -- its host fence it when that process is dead
+    delegates       boolean NOT NULL DEFAULT false  -- takes write delegations
 ) WITH (fillfactor = 50);
 
 -- Read leases of sessions on directories; rules: functions/1_leases.sql. The row (0, 0) names the
@@ -199,6 +200,22 @@ CREATE UNLOGGED TABLE recall (
     until           timestamptz NOT NULL,
     PRIMARY KEY (ino, session_id)
 );
+
+-- Write delegations of sessions on directories; rules: functions/1_delegations.sql. The session also
+-- has a lease on each. Unlike `lease`, the table survives a crash of PostgreSQL, because the session
+-- has changes that it answered and has not sent.
+CREATE TABLE delegation (
+    ino             bigint PRIMARY KEY, -- the directory
+    session_id      bigint NOT NULL
+);
+CREATE INDEX delegation_session ON delegation (session_id);
+
+-- Room that sessions with delegations have reserved: it counts in the quota, and not in the usage.
+CREATE TABLE reservation (
+    session_id      bigint PRIMARY KEY,
+    bytes           bigint NOT NULL,    -- >= 0
+    inodes          bigint NOT NULL     -- >= 0
+) WITH (fillfactor = 50);
 
 -- Inodes that sessions hold open, even without a name.
 CREATE TABLE sustained (
@@ -275,7 +292,7 @@ CREATE TABLE upkeep (
     until           timestamptz NOT NULL
 );
 
--- Slots of live sessions: each mutating call uses one. The row lock serialises a repeated call with
+-- Slots of live sessions: each mutating call uses one, and batches of changes use slot 0. The row lock serialises a repeated call with
 -- its first copy. The row shows whether that copy was applied, and its answer. Without the row the
 -- session is fenced. A failed call changes nothing and is not stored.
 CREATE TABLE op_result (

@@ -5,7 +5,8 @@
 -- because exception blocks are subtransactions. Values are Linux errno numbers. 11 (EAGAIN) means that
 -- a row changed between reading and locking: nothing was done, call again. -1 means that the session
 -- is fenced. -2 means that a recall of leases is in progress (1_leases.sql): nothing was done, call
--- again soon.
+-- again soon. -3 means that a write delegation of another session covers the answer
+-- (1_delegations.sql).
 --
 -- Every mutating function begins with (session, epoch, slot, seq): see op_begin. It either does
 -- everything, or changes nothing but times. It detects all errors before the first change.
@@ -174,6 +175,9 @@ BEGIN
     PERFORM 1 FROM volume v WHERE v.bytes_limit IS NOT NULL OR v.inodes_limit IS NOT NULL;
     IF NOT FOUND THEN RETURN false; END IF;
     SELECT * INTO v_use FROM wrkfs.statfs();
+    SELECT v_use.bytes_used + coalesce(sum(r.bytes), 0),
+        v_use.inodes_used + coalesce(sum(r.inodes), 0)
+    INTO v_use.bytes_used, v_use.inodes_used FROM reservation r;
     RETURN (a_bytes > 0 AND v_use.bytes_used + a_bytes > v_use.bytes_limit) IS TRUE
         OR (a_inodes > 0 AND v_use.inodes_used + a_inodes > v_use.inodes_limit) IS TRUE;
 END $$;

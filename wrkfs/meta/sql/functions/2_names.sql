@@ -1,11 +1,28 @@
 -- Names: lookup, creation and removal of entries. 3_rename.sql renames.
 
--- Returns the attributes of a name.
+-- Returns the directory whose delegation to another session covers the answer to a lookup, or 0: the
+-- directory itself, or the directory that has the name.
+CREATE FUNCTION wrkfs.held_elsewhere(a_parent bigint, a_name bytea) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_held bigint;
+BEGIN
+    SELECT d.ino INTO v_held FROM delegation d
+    WHERE d.session_id <> wrkfs.me() AND (d.ino = a_parent OR d.ino =
+        (SELECT e.ino FROM dentry e WHERE e.parent = a_parent AND e.name = a_name))
+    LIMIT 1;
+    RETURN coalesce(v_held, 0);
+END $$;
+
+-- Returns the attributes of a name. errno -3: a delegation of another session covers them (as for all
+-- reading functions), and ino is its directory.
 CREATE FUNCTION wrkfs.lookup(a_parent bigint, a_name bytea) RETURNS wrkfs.reply
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     r wrkfs.reply;
 BEGIN
+    r.ino := wrkfs.held_elsewhere(a_parent, a_name);
+    IF r.ino <> 0 THEN r.errno := -3; RETURN r; END IF;
     SELECT 0, false, i.* INTO r FROM dentry d JOIN inode i ON i.ino = d.ino
     WHERE d.parent = a_parent AND d.name = a_name;
     IF NOT FOUND THEN r.errno := wrkfs.why_not(a_parent); END IF;
@@ -17,6 +34,7 @@ CREATE FUNCTION wrkfs.find(a_parent bigint, a_name bytea) RETURNS wrkfs.reply
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     r wrkfs.reply;
+    v_held bigint;
 BEGIN
     -- One statement, so that one snapshot has the entry and shows whether it is settled.
     SELECT CASE WHEN i.ino IS NULL THEN 2 ELSE 0 END,
@@ -26,6 +44,12 @@ BEGIN
         LEFT JOIN inode i ON i.ino = d.ino
     WHERE p.ino = a_parent AND p.mode >> 12 = 4;
     IF NOT FOUND THEN r.errno := wrkfs.why_not(a_parent); r.flag := false; END IF;
+    v_held := wrkfs.held_elsewhere(a_parent, a_name);
+    IF v_held <> 0 THEN
+        r := NULL;
+        r.errno := -3;
+        r.ino := v_held;
+    END IF;
     RETURN r;
 END $$;
 
@@ -44,6 +68,18 @@ BEGIN
         RETURN NEXT r;
         RETURN;
     END IF;
+    -- A delegation of the directory, or of directories in it, whose attributes are part of the answer.
+    FOR r.ino IN
+        SELECT d.ino FROM delegation d WHERE d.ino = a_ino AND d.session_id <> wrkfs.me()
+        UNION ALL
+        SELECT g.ino FROM (SELECT e.ino FROM dentry e WHERE e.parent = a_ino
+            AND e.cookie > a_after ORDER BY e.cookie LIMIT a_limit) e
+        JOIN delegation g ON g.ino = e.ino AND g.session_id <> wrkfs.me()
+    LOOP
+        r.errno := -3;
+        RETURN NEXT r;
+    END LOOP;
+    IF r.errno = -3 THEN RETURN; END IF;
     RETURN QUERY SELECT 0, d.cookie, d.name, i.*, v_settled AND wrkfs.settled(i.xmax)
         FROM dentry d JOIN inode i ON i.ino = d.ino
         WHERE d.parent = a_ino AND d.cookie > a_after ORDER BY d.cookie LIMIT a_limit;
@@ -129,6 +165,7 @@ BEGIN
     IF a_durable THEN v_setting := set_config('synchronous_commit', 'on', true); END IF;
     v_state := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat_map(v_state, a_session, a_slot); END IF;
+    IF wrkfs.is_foreign(a_session, ARRAY[a_parent]) THEN r.errno := -2; RETURN r; END IF;
     r := wrkfs.add_node(a_session, a_slot, a_seq, a_parent, a_name, a_ino, a_mode, a_uid, a_gid,
         0, 0, true);
     IF r.errno <> 17 OR a_exclusive THEN RETURN r; END IF;
@@ -153,6 +190,7 @@ DECLARE
     v_state integer := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
 BEGIN
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
+    IF wrkfs.is_foreign(a_session, ARRAY[a_parent]) THEN r.errno := -2; RETURN r; END IF;
     r := wrkfs.add_node(a_session, a_slot, a_seq, a_parent, a_name, a_ino, a_mode, a_uid, a_gid,
         a_rdev, coalesce(octet_length(a_target), 0), false);
     IF r.errno <> 0 THEN RETURN r; END IF;
@@ -164,6 +202,11 @@ BEGIN
         SELECT a_ino, a_session, clock_timestamp(), a_seq FROM session s
         WHERE s.session_id = a_session AND s.channel IS NOT NULL
             AND s.expires_at > clock_timestamp();
+        IF FOUND THEN
+            INSERT INTO delegation (ino, session_id)
+            SELECT a_ino, a_session FROM session s
+            WHERE s.session_id = a_session AND s.delegates;
+        END IF;
     END IF;
     RETURN r;
 END $$;
@@ -182,6 +225,7 @@ DECLARE
     v_home bigint;
 BEGIN
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
+    IF wrkfs.is_foreign(a_session, ARRAY[a_parent, a_ino]) THEN r.errno := -2; RETURN r; END IF;
     PERFORM wrkfs.lock_inodes(ARRAY[a_parent, a_ino]);
     PERFORM 1 FROM inode i WHERE i.ino = a_parent AND i.mode >> 12 = 4 AND i.nlink > 0;
     IF NOT FOUND THEN r.errno := wrkfs.why_not(a_parent); RETURN r; END IF;
@@ -219,6 +263,7 @@ DECLARE
     v_before bigint;
 BEGIN
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
+    IF wrkfs.is_foreign(a_session, ARRAY[a_parent]) THEN r.errno := -2; RETURN r; END IF;
     -- The contents of a detached directory (nlink 0) are no longer reachable by name.
     SELECT d.ino, i.mode >> 12 = 4 INTO v_ino, v_is_dir
     FROM dentry d JOIN inode i ON i.ino = d.ino JOIN inode p ON p.ino = d.parent AND p.nlink > 0
@@ -226,6 +271,7 @@ BEGIN
     IF NOT FOUND THEN r.errno := wrkfs.why_not(a_parent); RETURN r; END IF;
     IF v_is_dir AND a_kind = 'file' THEN r.errno := 21; RETURN r; END IF;
     IF a_kind = 'empty' AND NOT v_is_dir THEN r.errno := 20; RETURN r; END IF;
+    IF v_is_dir AND wrkfs.is_foreign(a_session, ARRAY[v_ino]) THEN r.errno := -2; RETURN r; END IF;
     PERFORM wrkfs.lock_inodes(ARRAY[a_parent, v_ino]);
     IF a_if_ino IS NOT NULL THEN
         -- Commits lock the inode too, so the compared version is the removed one.
@@ -254,6 +300,7 @@ BEGIN
         -- The caller drops its cache of the directory. If another session has just taken a lease,
         -- the purge of the tree recalls it.
         DELETE FROM lease l WHERE l.ino = v_ino AND l.session_id = a_session;
+        DELETE FROM delegation d WHERE d.ino = v_ino AND d.session_id = a_session;
     END IF;
     IF a_kind = 'tree' AND v_is_dir THEN
         UPDATE inode i SET nlink = 0, ctime = v_now,
@@ -406,7 +453,7 @@ BEGIN
         PERFORM wrkfs.lock_inodes(v_inos);
         -- Only a session that works inside the tree has a lease on it, and that may be this session. The
         -- work so far stays.
-        IF wrkfs.recalls(0, ARRAY[v_dir]) THEN
+        IF wrkfs.recalls(0, ARRAY[v_dir]) OR wrkfs.is_foreign(0, v_inos) THEN
             EXIT WHEN v_left < a_limit;
             r.errno := -2;
             RETURN r;
@@ -435,5 +482,7 @@ BEGIN
     SELECT 0, false, i.parent INTO r.errno, r.flag, r.ino FROM inode i
     WHERE i.ino = a_ino AND i.mode >> 12 = 4 AND i.nlink > 0;
     IF NOT FOUND THEN r.errno := wrkfs.why_not(a_ino); END IF;
+    PERFORM 1 FROM delegation d WHERE d.ino = a_ino AND d.session_id <> wrkfs.me();
+    IF FOUND THEN r.errno := -3; r.ino := a_ino; END IF;
     RETURN r;
 END $$;

@@ -7,7 +7,17 @@ DECLARE
     r wrkfs.map_reply;
 BEGIN
     SELECT 0, false, i.* INTO r FROM inode i WHERE i.ino = a_ino;
-    IF NOT FOUND OR wrkfs.is_gone(a_ino, r.nlink) THEN r := NULL; r.errno := 2; RETURN r; END IF;
+    IF wrkfs.covers_elsewhere(r.ino, r.mode, r.parent) THEN
+        r := NULL;
+        r.errno := -3;
+        r.ino := a_ino;
+        RETURN r;
+    END IF;
+    IF r.ino IS NULL OR wrkfs.is_gone(a_ino, r.nlink) THEN
+        r := NULL;
+        r.errno := 2;
+        RETURN r;
+    END IF;
     IF r.size > 0 THEN
         SELECT array_agg(f.pos), array_agg(f.slice_id), array_agg(f.size), array_agg(f.off),
             array_agg(f.length), array_agg(f.checksums), array_agg(f.data)
@@ -65,6 +75,7 @@ DECLARE
     v_now bigint;
 BEGIN
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat_map(v_state, a_session, a_slot); END IF;
+    IF wrkfs.is_foreign(a_session, ARRAY[a_ino]) THEN r.errno := -2; RETURN r; END IF;
     r.errno := wrkfs.sustain(a_session, a_ino);
     IF r.errno = 2 THEN
         v_growth := wrkfs.take_up(a_session, a_ino);
@@ -265,6 +276,7 @@ BEGIN
     IF a_durable THEN v_setting := set_config('synchronous_commit', 'on', true); END IF;
     v_state := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
+    IF wrkfs.is_foreign(a_session, ARRAY[a_ino]) THEN r.errno := -2; RETURN r; END IF;
     SELECT 0, false, i.* INTO f FROM inode i WHERE i.ino = a_ino FOR NO KEY UPDATE;
     IF NOT FOUND OR wrkfs.is_gone(a_ino, f.nlink) THEN r.errno := 116; RETURN r; END IF;
     IF f.mode >> 12 <> 8 THEN

@@ -168,6 +168,7 @@ BEGIN
         WHERE g.session_id = a_session AND g.number < g.count;
         IF NOT FOUND THEN r.errno := 22; RETURN r; END IF;
     END IF;
+    IF wrkfs.is_foreign(a_session, ARRAY[a_ino]) THEN r.errno := -2; RETURN r; END IF;
     PERFORM 1 FROM inode i WHERE i.ino = a_ino AND i.mode >> 12 = 8 FOR NO KEY UPDATE;
     -- A session that cached the refs under a lease finds their objects only while garbage waits.
     IF FOUND AND wrkfs.recalls_of(a_session, a_ino) THEN r.errno := -2; RETURN r; END IF;
@@ -409,6 +410,7 @@ DECLARE
     v_inodes bigint := 0;
 BEGIN
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
+    IF wrkfs.is_foreign(a_session, ARRAY[a_parent, a_ino]) THEN r.errno := -2; RETURN r; END IF;
     PERFORM wrkfs.lock_inodes(ARRAY[a_parent, a_ino]);
     PERFORM 1 FROM inode i WHERE i.ino = a_parent AND i.mode >> 12 = 4 AND i.nlink > 0;
     IF NOT FOUND THEN r.errno := wrkfs.why_not(a_parent); RETURN r; END IF;
