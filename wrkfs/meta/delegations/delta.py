@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 Record: TypeAlias = "tuple[Any, ...]"
 """One changed row: a letter for its kind, and values. The journal stores records."""
 
-INODE, CUT, PUT, LINK, EXTENT, GONE = "i", "-", "+", "l", "e", "x"
+INODE, CUT, PUT, LINK, EXTENT, GONE, EMPTIED = "i", "-", "+", "l", "e", "x", "0"
 
 
 def inode_record(attr: Attr, *, new: bool = False) -> Record:
@@ -41,6 +41,11 @@ def extent_record(ino: Ino, extent: Extent) -> Record:
     return (EXTENT, ino, *columns)
 
 
+def emptied_record(ino: Ino) -> Record:
+    """Return the record of `Delta.empty`."""
+    return (EMPTIED, ino)
+
+
 def gone_record(ino: Ino, parent: Ino, name: bytes, at_ns: int, before_ns: int | None) -> Record:
     """Return the record of `Delta.remove_inode`."""
     return (GONE, ino, parent, name, at_ns, before_ns)
@@ -66,11 +71,16 @@ class Delta:
         """Names in `_names` that the database does not have."""
         self._links: dict[Ino, bytes] = {}
         self._extents: dict[Ino, list[Extent]] = {}
+        self._emptied: set[Ino] = set()
         self._gone: dict[Ino, tuple[Ino, bytes, int, int | None]] = {}
         self._waste: dict[SliceId, int] = {}
 
     def __bool__(self) -> bool:
         return self.weight > 0
+
+    def is_new(self, ino: Ino) -> bool:
+        """Return True if the database has no row of this inode."""
+        return ino in self._new
 
     @property
     def names(self) -> list[bytes]:
@@ -117,6 +127,18 @@ class Delta:
         self._touch(ino)
         self.weight += 0 if extent.inline is None else len(extent.inline) >> 10
 
+    def empty(self, ino: Ino) -> None:
+        """Cut a file to no bytes; its new attributes are another record."""
+        self._drop_extents(ino)
+        if ino not in self._new:
+            self._emptied.add(ino)
+        self._touch(ino)
+
+    def _drop_extents(self, ino: Ino) -> None:
+        for extent in self._extents.pop(ino, ()):
+            if extent.inline is None:
+                self._waste[extent.slice_id] = extent.length
+
     def remove_inode(
         self, ino: Ino, parent: Ino, name: bytes, at_ns: int, before_ns: int | None
     ) -> None:
@@ -126,9 +148,8 @@ class Delta:
         """
         self._inodes.pop(ino, None)
         self._links.pop(ino, None)
-        for extent in self._extents.pop(ino, ()):
-            if extent.inline is None:
-                self._waste[extent.slice_id] = extent.length
+        self._drop_extents(ino)
+        self._emptied.discard(ino)
         if ino in self._new:
             self._new.discard(ino)
         else:
@@ -158,6 +179,8 @@ class Delta:
             elif kind == EXTENT:
                 ino, *columns = values
                 self.add_extent(ino, Extent(*columns))
+            elif kind == EMPTIED:
+                self.empty(*values)
             elif kind == GONE:
                 self.remove_inode(*values)
             else:
@@ -192,6 +215,7 @@ class Delta:
             *_columns_of(put, 4),
             list(self._links),
             list(self._links.values()),
+            list(self._emptied),
             [ino for ino, _ in extents],
             [extent.pos for _, extent in extents],
             [extent.slice_id for _, extent in extents],

@@ -129,6 +129,12 @@ class Flusher:
         now = self._open.delta.touched
         return any(ino in now or ino in sending for ino in inos)
 
+    def is_new(self, ino: Ino) -> bool:
+        """Return True if the database does not have this inode yet."""
+        if self._open.delta.is_new(ino):
+            return True
+        return self._sending is not None and self._sending.delta.is_new(ino)
+
     def record(self, records: Sequence[Record]) -> None:
         """Add the records of one change. Raises OSError, and adds nothing, without a journal."""
         if self._journal is None:

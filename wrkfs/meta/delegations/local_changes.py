@@ -17,6 +17,7 @@ from wrkfs.layout import MAX_FILE_SIZE
 from wrkfs.meta import rules
 from wrkfs.meta.delegations.delta import (
     cut_record,
+    emptied_record,
     extent_record,
     gone_record,
     inode_record,
@@ -24,7 +25,7 @@ from wrkfs.meta.delegations.delta import (
     put_record,
 )
 from wrkfs.meta.leases.store import filled
-from wrkfs.types import Attr, FileMap, RenameFlags
+from wrkfs.types import Attr, FileMap, RenameFlags, SetAttr
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from wrkfs.meta.delegations.room import Room
     from wrkfs.meta.leases.cached_directory import CachedDirectory
     from wrkfs.meta.leases.lease_table import LeaseTable
-    from wrkfs.types import Caller, Commit, Ino, SetAttr
+    from wrkfs.types import Caller, Commit, Ino
 
 _GROWTH = 8
 """Weight that one change may add to the lease table."""
@@ -250,10 +251,42 @@ class LocalChanges:
     # -- inodes --
 
     def setattr(self, ino: Ino, changes: SetAttr) -> Attr | None:
-        """Change attributes, but not the size."""
+        """Change attributes. A file may only be cut to no bytes, not to another size."""
         attr = self._covered(ino)
-        if attr is None or changes.size is not None:
+        if attr is None:
             return None
+        if changes.size is not None:
+            if changes.size or not attr.is_file or not attr.size:
+                return None
+            return self._empty(attr, changes)
+        return self._put(self._changed(attr, changes))
+
+    def empty(self, ino: Ino) -> FileMap | None:
+        """Cut a file to no bytes, as an open with O_TRUNC does; return its map."""
+        attr = self._covered(ino)
+        if attr is None or not attr.is_file:
+            return None
+        changed = self._empty(attr, SetAttr(mtime_now=True))
+        return None if changed is None else FileMap(changed, ())
+
+    def _empty(self, attr: Attr, changes: SetAttr) -> Attr | None:
+        if changes.mtime_ns is None:
+            changes = replace(changes, mtime_now=True)
+        changed = replace(
+            self._changed(attr, changes),
+            size=0,
+            holes=0,
+            version=attr.version + (attr.size > 0),
+        )
+        if not self._record([emptied_record(attr.ino), inode_record(changed)]):
+            return None
+        self._show(changed)
+        self._table.put_map(FileMap(changed, ()))
+        return changed
+
+    @staticmethod
+    def _changed(attr: Attr, changes: SetAttr) -> Attr:
+        """Return attributes with all changes but that of the size."""
         now, mode = _now(attr), attr.mode
         if changes.mode is not None:
             mode = stat.S_IFMT(mode) | stat.S_IMODE(changes.mode)
@@ -261,7 +294,7 @@ class LocalChanges:
             mode = rules.without_set_ids(mode)
         atime = now if changes.atime_now else changes.atime_ns
         mtime = now if changes.mtime_now else changes.mtime_ns
-        changed = replace(
+        return replace(
             attr,
             mode=mode,
             uid=attr.uid if changes.uid is None else changes.uid,
@@ -270,7 +303,6 @@ class LocalChanges:
             mtime_ns=attr.mtime_ns if mtime is None else mtime,
             ctime_ns=now,
         )
-        return self._put(changed)
 
     def touch(self, ino: Ino, atime_ns: int) -> bool:
         """Move an access time forward; return False if the database must do it."""

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wrkfs.errors import Doubtful, Fenced, QuotaExceeded, WrkfsError
+from wrkfs.errors import Doubtful, Fenced, NoData, QuotaExceeded, WrkfsError
 from wrkfs.meta import rules
 from wrkfs.meta.delegations.flusher import Flusher
 from wrkfs.meta.delegations.journal import Journal, Owner
@@ -73,7 +73,6 @@ class DelegatedMeta:
         self.getattr, self.file_map = leased.getattr, leased.file_map
         self.release, self.readlink, self.sync = leased.release, leased.readlink, leased.sync
         self.statfs, self.reserve_slices = leased.statfs, leased.reserve_slices
-        self.getxattr, self.listxattr = leased.getxattr, leased.listxattr
         self.setxattr, self.removexattr = leased.setxattr, leased.removexattr
         self.give_up, self.drop_ranges = leased.give_up, leased.drop_ranges
         self.compact = leased.compact
@@ -368,7 +367,7 @@ class DelegatedMeta:
 
     async def setattr(self, ino: Ino, changes: SetAttr) -> Attr:
         rules.check_setattr(changes)
-        if changes.size is None:
+        if not changes.size:
             await self._flusher.make_room()
             if await self._may_decide(self.table.homes.get(ino, ino)):
                 attr = self._local.setattr(ino, changes)
@@ -382,12 +381,25 @@ class DelegatedMeta:
         if atimes:
             await self._leased.touch(atimes)
 
+    async def getxattr(self, ino: Ino, name: bytes) -> bytes:
+        if self._flusher.is_new(ino):
+            raise NoData(name)
+        return await self._leased.getxattr(ino, name)
+
+    async def listxattr(self, ino: Ino) -> list[bytes]:
+        return [] if self._flusher.is_new(ino) else await self._leased.listxattr(ino)
+
     # -- files --
 
     async def create_unlinked(self, mode: int, caller: Caller) -> FileMap:
         return await self._with_room(lambda: self._leased.create_unlinked(mode, caller))
 
     async def open(self, ino: Ino, *, truncate: bool = False) -> FileMap:
+        if truncate and await self._may_decide(self.table.homes.get(ino, ino)):
+            file_map = self._local.empty(ino)
+            if file_map is not None:
+                self._leased.leases.opens.add(ino)
+                return file_map
         return await self._leased.open(ino, truncate=truncate)
 
     async def commit(self, commit: Commit) -> Attr:

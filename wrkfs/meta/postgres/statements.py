@@ -51,7 +51,7 @@ STATEMENTS: dict[str, str] = {
     "recall_delegations": _call("recall_delegations", 2),
     "fence_holders": _call("fence_holders", 1),
     "reserve_room": _call("reserve_room", 4),
-    "apply": _call("apply", OPERATION + 38),
+    "apply": _call("apply", OPERATION + 39),
     "give_back": _call("give_back", 3),
     "claim_upkeep": _call("claim_upkeep", 3),
     "garbage": _call("garbage", 2),

@@ -6,6 +6,7 @@
 --   a_ino ...: inodes, new ones (a_new) or present ones
 --   a_cut_*: entries to delete; a_put_*: entries to add, or to give another inode
 --   a_link_*: targets of new symbolic links
+--   a_emptied: files to cut to no bytes, before their extents
 --   a_ext_*: extents of files, in order, as in `commit`; the versions of the files count them already
 --   a_gone_*: inodes that lost their last name, at which time, and the mtime of the directory before
 --   a_waste_*: slices in the object store that no file uses
@@ -20,6 +21,7 @@ CREATE FUNCTION wrkfs.apply(
     a_cut_parent bigint[], a_cut_name bytea[],
     a_put_parent bigint[], a_put_name bytea[], a_put_ino bigint[], a_put_cookie bigint[],
     a_link_ino bigint[], a_link_target bytea[],
+    a_emptied bigint[],
     a_ext_ino bigint[], a_ext_pos bigint[], a_ext_slice bigint[], a_ext_length bigint[],
     a_ext_checksums bytea[], a_ext_inline bytea[],
     a_gone_ino bigint[], a_gone_parent bigint[], a_gone_name bytea[], a_gone_at bigint[],
@@ -56,6 +58,9 @@ BEGIN
     INSERT INTO dentry (parent, name, ino, cookie)
     SELECT * FROM unnest(a_put_parent, a_put_name, a_put_ino, a_put_cookie)
     ON CONFLICT (parent, name) DO UPDATE SET ino = excluded.ino;
+    IF cardinality(a_emptied) > 0 THEN
+        PERFORM wrkfs.resize(g.ino, 0) FROM unnest(a_emptied) AS g (ino);
+    END IF;
     IF cardinality(a_ext_ino) > 0 THEN
         PERFORM wrkfs.apply_extents(v_fresh, a_ext_ino, a_ext_pos, a_ext_slice, a_ext_length,
             a_ext_checksums, a_ext_inline);
