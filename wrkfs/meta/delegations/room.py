@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from wrkfs.meta.interface.delegations import DelegationStore
+    from wrkfs.types import StatFs
 
 BYTES_AHEAD = 256 << 20
 INODES_AHEAD = 8192
 """Size of a reservation: about what one batch can use."""
+REFRESH = 2.0
+"""Seconds after which a session without a quota asks whether the volume has one now."""
 SHARE = 8
 """A reservation takes at most this part (1/8) of what the quota has left."""
 
@@ -24,12 +28,23 @@ class Room:
         self._inner = inner
         self._limited = True
         self._bytes = self._inodes = 0
+        self._checked = 0.0
 
     async def start(self) -> None:
         """Read whether the volume has a quota. Raises Unavailable."""
         self._bytes = self._inodes = 0
-        usage = await self._inner.statfs()
+        self.note(await self._inner.statfs())
+
+    def note(self, usage: StatFs) -> None:
+        """Record whether the volume has a quota now."""
         self._limited = usage.bytes_limit is not None or usage.inodes_limit is not None
+        self._checked = time.monotonic()
+
+    async def refresh(self) -> None:
+        """Read again whether the volume has a quota, if that was read long ago."""
+        if not self._limited and time.monotonic() > self._checked + REFRESH:
+            self._checked = time.monotonic()
+            self.note(await self._inner.statfs())
 
     def left(self) -> tuple[int, int]:
         """Return bytes and inodes of the reservation that are not used."""
@@ -63,7 +78,7 @@ class Room:
         The caller has sent every earlier change, so that the usage is exact.
         """
         usage = await self._inner.statfs()
-        self._limited = usage.bytes_limit is not None or usage.inodes_limit is not None
+        self.note(usage)
         wanted = _part(usage.bytes_limit, usage.bytes_used, BYTES_AHEAD)
         count = _part(usage.inodes_limit, usage.inodes_used, INODES_AHEAD)
         if size > wanted or inodes > count or not await self._inner.reserve_room(wanted, count):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from wrkfs.meta.interface.delegations import DelegationStore
-    from wrkfs.types import Attr, Caller, Commit, SessionId, SetAttr, Spot
+    from wrkfs.types import Attr, Caller, Commit, SessionId, SetAttr, Spot, StatFs
 
     T = TypeVar("T")
 
@@ -72,7 +72,7 @@ class DelegatedMeta:
         self.lookup, self.readdir, self.parent = leased.lookup, leased.readdir, leased.parent
         self.getattr, self.file_map = leased.getattr, leased.file_map
         self.release, self.readlink, self.sync = leased.release, leased.readlink, leased.sync
-        self.statfs, self.reserve_slices = leased.statfs, leased.reserve_slices
+        self.reserve_slices = leased.reserve_slices
         self.setxattr, self.removexattr = leased.setxattr, leased.removexattr
         self.give_up, self.drop_ranges = leased.give_up, leased.drop_ranges
         self.compact = leased.compact
@@ -227,6 +227,7 @@ class DelegatedMeta:
 
     async def _room_for(self, size: int, inodes: int) -> None:
         """Extend the reservation for a local change if it is short."""
+        await self._room.refresh()
         if not self._room.covers(size, inodes):
             await self._flusher.flush()
             await self._room.extend(size, inodes)
@@ -362,6 +363,11 @@ class DelegatedMeta:
 
     async def restore(self, ino: Ino, parent: Ino, name: bytes, link: Spot | None = None) -> Attr:
         return await self._leased.restore(ino, parent, name, link)
+
+    async def statfs(self) -> StatFs:
+        usage = await self._leased.statfs()
+        self._room.note(usage)
+        return usage
 
     # -- inodes --
 
