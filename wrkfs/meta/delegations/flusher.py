@@ -82,14 +82,19 @@ class Flusher:
         self._open = Batch(0)
         self._sending: Batch | None = None
         self._wake = asyncio.Event()
+        self._ended = False
+        """True after the session was fenced, until `start`."""
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, journal: Journal) -> None:
-        """Start sending, with the journal of a new registration. Raises OSError."""
+    def start(self, journal: Journal | None) -> None:
+        """Start sending for a new registration, whose journal has begun with batch 1.
+
+        Without a journal no change is decided here, and only delegations are given back.
+        """
         self._journal = journal
         self._number = 1
         self._open = Batch(1)
-        journal.begin(1)
+        self._ended = False
         self._task = asyncio.create_task(self._run(), name="wrkfs flusher")
 
     async def stop(self) -> None:
@@ -103,10 +108,10 @@ class Flusher:
             self._sending.end(Unavailable("the session is closed"))
 
     def close_journal(self) -> None:
-        """Delete the journal if the database has applied everything; else close it."""
+        """Delete the journal if the database has applied everything; else keep its files."""
         journal, self._journal = self._journal, None
-        if journal is not None and not self._open and self._sending is None:
-            journal.close()
+        if journal is not None:
+            journal.close(keep=not self.idle)
 
     @property
     def delta(self) -> Delta:
@@ -116,7 +121,7 @@ class Flusher:
     @property
     def can_record(self) -> bool:
         """True if a change may be decided here."""
-        return self._task is not None and self._open.delta.weight < FULL
+        return self._journal is not None and not self._ended and self._task is not None
 
     @property
     def idle(self) -> bool:
@@ -175,6 +180,15 @@ class Flusher:
     # -- internal --
 
     async def _run(self) -> None:
+        try:
+            await self._send_all()
+        except Exception as error:
+            log.exception("the sender of changes failed")
+            self._ended = True
+            self._lose(StorageError(f"sending failed: {type(error).__name__}"))
+            raise
+
+    async def _send_all(self) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -218,6 +232,7 @@ class Flusher:
 
     def lose(self) -> None:
         """Drop all changes: the session is over."""
+        self._ended = True
         if self._open.delta or self._sending is not None:
             self._lose(Fenced("the session expired before these changes were sent"))
 
@@ -233,7 +248,9 @@ class Flusher:
         self._open = Batch(self._number)
         self._begin(self._number)
         # The outcome of the batch may be unknown.
-        loss = error if isinstance(error, Fenced | Doubtful) else StorageError(str(error))
+        over = isinstance(error, Fenced | Doubtful)
+        self._ended = self._ended or over
+        loss = error if over else StorageError(str(error))
         self.on_loss(loss)
         for batch in batches:
             batch.end(loss)

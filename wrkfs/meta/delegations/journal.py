@@ -65,6 +65,7 @@ class Journal:
         self._file = -1
         self._size = 0
         self._broken = False
+        self.begin(1)
 
     def begin(self, number: int) -> None:
         """Start the file of batch `number`; later entries belong to it. Raises OSError."""
@@ -107,13 +108,14 @@ class Journal:
         shutil.copytree(self._path, target)
         return target
 
-    def close(self) -> None:
-        """Close and delete the journal; the database has applied everything. Idempotent."""
+    def close(self, *, keep: bool = False) -> None:
+        """Close the journal, and delete it unless `keep`. Idempotent."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
         if self._lock >= 0:
-            shutil.rmtree(self._path, ignore_errors=True)
+            if not keep:
+                shutil.rmtree(self._path, ignore_errors=True)
             os.close(self._lock)
             self._lock = -1
 

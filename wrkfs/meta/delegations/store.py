@@ -6,7 +6,6 @@ import logging
 import stat
 import time
 from collections import OrderedDict
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -95,12 +94,23 @@ class DelegatedMeta:
         await self._start_journal()
 
     async def close(self) -> None:
-        """Send all changes and end the session. The journal keeps what could not be sent."""
-        with suppress(WrkfsError):
+        """Send all changes and end the session.
+
+        Raises Unavailable if changes could not be sent. Then the journal keeps them, and the
+        session stays in the database: the next mount on this host sends them.
+        """
+        failure: WrkfsError | None = None
+        try:
             await self._flusher.flush()
+        except WrkfsError as error:
+            failure = error
         await self._flusher.stop()
+        if not self._flusher.idle:
+            self._inner.keep_session()
         await self._leased.close()
         self._flusher.close_journal()
+        if failure is not None:
+            raise failure
 
     async def rejoin(self) -> None:
         """Drop unsent changes and all leases, and register again."""
@@ -117,16 +127,16 @@ class DelegatedMeta:
 
     async def _start_journal(self) -> None:
         owner = Owner(self._schema, self._inner.session, self._inner.epoch)
+        journal: Journal | None = None
         try:
             journal = Journal(self._journals, owner)
-            self._flusher.start(journal)
         except OSError as error:
             log.warning(
                 "cannot write a journal in %s, so no change is delayed: %s",
                 self._journals,
                 error.strerror,
             )
-            return
+        self._flusher.start(journal)
         await self._room.start()
 
     def _lost(self, error: WrkfsError) -> None:

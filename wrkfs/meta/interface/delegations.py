@@ -43,6 +43,10 @@ class DelegationStore(LeaseStore, Protocol):
         """Set the function that receives the directories whose delegations others recall."""
         ...
 
+    def keep_session(self) -> None:
+        """Let `close` leave the session in the database, because its journal has changes."""
+        ...
+
     def is_open(self, ino: Ino) -> bool:
         """Return True if the session has recorded open handles of an inode."""
         ...

@@ -104,6 +104,8 @@ class MountSession:
         self._kind = kind
         self._channel = channel
         self.delegates = delegates
+        self.kept = False
+        """True if `end` leaves the session in the database."""
         self.rescue: Callable[[], Awaitable[None]] | None = None
         """Awaited while a holder does not answer: its process on this host may be dead."""
         self._witness: Witness | None = None
@@ -202,7 +204,7 @@ class MountSession:
         """
         await self._stop_heartbeat()
         try:
-            if self._epoch == 0 or self._fenced:
+            if self._epoch == 0 or self._fenced or self.kept:
                 return
             with suppress(Fenced, Doubtful, Unavailable, TimeoutError):
                 async with asyncio.timeout(deadline):

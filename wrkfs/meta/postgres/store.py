@@ -198,6 +198,9 @@ class PostgresMeta(PostgresFiles):
     def watch_journals(self, replay: Callable[[], Awaitable[None]]) -> None:
         self._replay = self._delegations.rescue = self._session.rescue = replay
 
+    def keep_session(self) -> None:
+        self._session.kept = True
+
     def is_open(self, ino: Ino) -> bool:
         return ino in self._files
 
