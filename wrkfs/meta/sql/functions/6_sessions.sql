@@ -7,7 +7,7 @@
 -- takes write delegations. Slot 0 is for `apply`.
 CREATE FUNCTION wrkfs.register(
     a_kind text, a_epoch bigint, a_slots integer, a_channel text, a_run timestamptz,
-    a_process text, a_delegates boolean
+    a_process text, a_delegates boolean DEFAULT false
 ) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -129,7 +129,7 @@ END $$;
 
 -- Returns the sessions that have stated their process, except a_session; those with delegations only on
 -- request, because a journal may wait for its replay.
-CREATE FUNCTION wrkfs.processes(a_session bigint, a_delegating boolean) RETURNS TABLE (session bigint, process text)
+CREATE FUNCTION wrkfs.processes(a_session bigint, a_delegating boolean DEFAULT true) RETURNS TABLE (session bigint, process text)
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN QUERY SELECT s.session_id, s.process FROM session s
