@@ -214,6 +214,21 @@ class TrashEntry:
     dir_mtime_ns: int | None = None
     linked: bool = False
 
+    @property
+    def position(self) -> TrashPosition:
+        """The place of this entry in the order of removals."""
+        return TrashPosition(self.deleted_at, self.ino, self.parent, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class TrashPosition:
+    """A place in the order in which names were removed. It stays valid when its entry is gone."""
+
+    deleted_at: datetime
+    ino: Ino
+    parent: Ino
+    name: bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Place:

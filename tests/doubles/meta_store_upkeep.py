@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from tests.doubles.meta_volume import MemoryVolume, Node, Trashed
-    from wrkfs.types import Attr, SessionId, Spot, Stretch
+    from wrkfs.types import Attr, SessionId, Spot, Stretch, TrashPosition
 
 ADOPTED = 65_536
 """Ids that one call of `adopt_orphans` looks at."""
@@ -159,10 +159,18 @@ class MemoryUpkeep:
     # -- trash --
 
     async def list_trash(self, after: TrashEntry | None, limit: int) -> list[TrashEntry]:
+        found = self._removed()
+        return [one for one in found if after is None or _order(one) > _order(after)][:limit]
+
+    async def list_trash_back(self, before: TrashPosition | None, limit: int) -> list[TrashEntry]:
+        found = reversed(self._removed())
+        return [one for one in found if before is None or _order(one) < _order(before)][:limit]
+
+    def _removed(self) -> list[TrashEntry]:
+        """All entries of the trash, the oldest first."""
         found = [_entry(one) for one in self._by_age()]
         found += [_entry(one, linked=True) for one in self._volume.removed_links.values()]
-        found.sort(key=_order)
-        return [one for one in found if after is None or _order(one) > _order(after)][:limit]
+        return sorted(found, key=_order)
 
     async def place(self, ino: Ino) -> Place | None:
         volume = self._volume
@@ -290,7 +298,7 @@ def _replace(node: Node, gone: list[SliceRef], top: SliceRef, copy: SliceRef) ->
     node.refs = refs
 
 
-def _order(entry: TrashEntry) -> tuple[datetime, Ino, Ino, bytes]:
+def _order(entry: TrashEntry | TrashPosition) -> tuple[datetime, Ino, Ino, bytes]:
     return (entry.deleted_at, entry.ino, entry.parent, entry.name)
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from wrkfs.fs import Filesystem
-    from wrkfs.types import TrashEntry
+    from wrkfs.types import TrashEntry, TrashPosition
 
 SHARE = 4
 """The trash uses at most 1/SHARE of the quota; the oldest entry is deleted first."""
@@ -40,6 +40,8 @@ VERSIONS = 32
 """Maximum number of files of the same name and directory. A file that a program replaces every
 second (the journal of a database) must not evict files that users removed."""
 PAGE = 1000
+SCAN = 5000
+"""Maximum number of entries that one call of `newest` examines."""
 DEPTH = PATH_MAX // 2
 """Maximum number of directories above an entry. More means a cycle in the rows."""
 
@@ -61,6 +63,18 @@ class RemovedEntry:
     def is_dir(self) -> bool:
         """True for a directory. Its contents were removed with it, or before it."""
         return stat.S_ISDIR(self.entry.mode)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of the list of removed entries, the newest first.
+
+    `next` is the position after which the list goes on; None: this is its end. With `next`, a page
+    may have fewer entries than requested, or none.
+    """
+
+    entries: list[RemovedEntry]
+    next: TrashPosition | None
 
 
 @dataclass(slots=True)
@@ -115,10 +129,44 @@ async def entries(fs: Filesystem) -> AsyncIterator[RemovedEntry]:
     after: TrashEntry | None = None
     while page := await fs.stores.upkeep.list_trash(after, PAGE):
         for entry in page:
-            above = await paths.of(entry.parent)
-            path = entry.name if above == b"" else above and above + b"/" + entry.name
-            yield RemovedEntry(entry, path)
+            yield RemovedEntry(entry, _join(await paths.of(entry.parent), entry.name))
         after = page[-1]
+
+
+async def newest(
+    fs: Filesystem, before: TrashPosition | None, limit: int, *, below: bytes = b""
+) -> Page:
+    """Return up to `limit` entries that were removed before a position (None: all).
+
+    With `below`, returns only entries at or below this path, without leading and trailing slash.
+    One call examines at most SCAN entries. `limit` must be 1 to SCAN.
+    """
+    paths = _Paths(fs)
+    matches: list[RemovedEntry] = []
+    examined, position = 0, before
+    while examined < SCAN:
+        count = min(PAGE, SCAN - examined, SCAN if below else limit - len(matches))
+        page = await fs.stores.upkeep.list_trash_back(position, count)
+        for entry in page:
+            examined, position = examined + 1, entry.position
+            removed = RemovedEntry(entry, _join(await paths.of(entry.parent), entry.name))
+            if below and not _is_below(removed.path, below):
+                continue
+            matches.append(removed)
+            if len(matches) == limit:
+                return Page(matches, position)
+        if len(page) < count:
+            return Page(matches, None)
+    return Page(matches, position)
+
+
+def _join(directory: bytes | None, name: bytes) -> bytes | None:
+    """Return the path of a name in a directory, None if that of the directory is unknown."""
+    return name if directory == b"" else directory and directory + b"/" + name
+
+
+def _is_below(path: bytes | None, top: bytes) -> bool:
+    return path is not None and (path + b"/").startswith(top + b"/")
 
 
 async def restore(

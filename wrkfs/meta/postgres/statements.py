@@ -66,6 +66,7 @@ STATEMENTS: dict[str, str] = {
     "thin_trash": _call("thin_trash", 2),
     "thin_links": _call("thin_links", 3),
     "list_trash": _call("list_trash", 5),
+    "list_trash_back": _call("list_trash_back", 5),
     "place": _call("place", 1),
     "restore": _call("restore", OPERATION + 6),
     "heartbeat": _call("heartbeat", 4),

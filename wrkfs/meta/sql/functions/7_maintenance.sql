@@ -377,6 +377,29 @@ BEGIN
     ORDER BY 4, 1, 2, 3 LIMIT a_limit;
 END $$;
 
+-- Returns entries of the trash that come before this one, the newest first; columns as in `list_trash`.
+CREATE FUNCTION wrkfs.list_trash_back(
+    a_at timestamptz, a_ino bigint, a_parent bigint, a_name bytea, a_limit integer,
+    OUT ino bigint, OUT parent bigint, OUT name bytea, OUT deleted_at timestamptz,
+    OUT mode integer, OUT uid bigint, OUT gid bigint, OUT size bigint, OUT mtime bigint,
+    OUT nlink integer, OUT dir_mtime bigint, OUT linked boolean
+) RETURNS SETOF record LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY
+    (SELECT t.ino, t.parent, t.name, t.deleted_at, i.mode, i.uid, i.gid, i.size, i.mtime, i.nlink,
+        t.dir_mtime, false
+     FROM trash t JOIN inode i ON i.ino = t.ino
+     WHERE (t.deleted_at, t.ino, t.parent, t.name) < (a_at, a_ino, a_parent, a_name)
+     ORDER BY t.deleted_at DESC, t.ino DESC, t.parent DESC, t.name DESC LIMIT a_limit)
+    UNION ALL
+    (SELECT l.ino, l.parent, l.name, l.deleted_at, i.mode, i.uid, i.gid, i.size, i.mtime, i.nlink,
+        l.dir_mtime, true
+     FROM removed_link l JOIN inode i ON i.ino = l.ino
+     WHERE (l.deleted_at, l.ino, l.parent, l.name) < (a_at, a_ino, a_parent, a_name)
+     ORDER BY l.deleted_at DESC, l.ino DESC, l.parent DESC, l.name DESC LIMIT a_limit)
+    ORDER BY 4 DESC, 1 DESC, 2 DESC, 3 DESC LIMIT a_limit;
+END $$;
+
 -- Returns parent and name of a directory, current or last, and whether it is alive. NULL: unknown.
 CREATE FUNCTION wrkfs.place(
     a_ino bigint, OUT parent bigint, OUT name bytea, OUT alive boolean
