@@ -427,10 +427,12 @@ class Service:
 
     async def _on_request(self, box_id: str, verb: str, params: dict[str, Any]) -> dict[str, Any]:
         """Answer an agent. Agents send requests only after the lifecycle has started their box."""
-        if verb in protocol.ASKS:
+        if verb in (*protocol.ASKS, *protocol.TRASH):
             if self._operations is None:
                 raise Unavailable("the service is starting; try again")
-            return await self._operations.asks.request_of_box(box_id, verb, params)
+            operations = self._operations
+            family = operations.asks if verb in protocol.ASKS else operations.trash
+            return await family.request_of_box(box_id, verb, params)
         return await self._lifecycle.request(box_id, verb, params)
 
     def _on_activity(self, box_id: str, shells: int) -> None:

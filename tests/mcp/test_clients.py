@@ -54,6 +54,8 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("wrk_list", {"path": "a"}),
     ("wrk_mkdir", {"path": "a/c"}),
     ("wrk_delete", {"path": "a"}),
+    ("wrk_trash", {}),
+    ("wrk_restore", {"path": "a"}),
     ("ws_create", {"name": "api"}),
     ("ws_list", {}),
     ("ws_rm", {"name": "api"}),

@@ -15,6 +15,7 @@ with the mtime before the series.
 from __future__ import annotations
 
 import contextlib
+import os
 import stat
 from bisect import bisect_right
 from collections import defaultdict
@@ -186,12 +187,13 @@ async def restore(
     Raises NotFound (no such entry), Exists (something exists at the path), NotDirectory,
     QuotaExceeded, TooManyLinks. After an error, the entries restored so far stay restored.
     """
-    all_entries = [removed async for removed in entries(fs)]
-    top = _choose(all_entries, what)
+    top = await _choose(fs, what)
     path = top.path if to is None else to.strip(b"/")
     if path is None:
         raise NotFound("its former directory is unknown; give a path to restore it to")
-    tree = _Tree(fs, all_entries, progress)
+    # The list may be long. Most restores need few of its entries.
+    related = [removed async for removed in entries(fs) if _is_related(removed, top)]
+    tree = _Tree(fs, related, progress)
     try:
         directory = await tree.directory(path.split(b"/")[:-1], create=to is None)
         return await tree.restore(top, directory, path)
@@ -262,11 +264,14 @@ class _Tree:
             except NotFound:
                 matches = [one for one in self._all_entries if one.path == path and one.is_dir]
                 if not create or not matches:
-                    raise
+                    raise NotFound(
+                        f"the directory {_shown(path)} does not exist; create it, or restore to "
+                        "another path"
+                    ) from None
                 attr = await self._fs.restore(matches[-1].entry.ino, parent, step)
                 self._note_mtime(matches[-1])
             if not attr.is_dir:
-                raise NotDirectory(f"{path!r} is not a directory; give another path")
+                raise NotDirectory(f"{_shown(path)} is not a directory; give another path")
             parent = attr.ino
         return parent
 
@@ -374,12 +379,37 @@ async def _purge(
     return total
 
 
-def _choose(all_entries: list[RemovedEntry], what: bytes | Ino) -> RemovedEntry:
+def _shown(path: bytes) -> str:
+    """Return a path for an error."""
+    return repr(os.fsdecode(path))
+
+
+async def _choose(fs: Filesystem, what: bytes | Ino) -> RemovedEntry:
+    """Return the newest entry of a path or number. Raises NotFound."""
     path = what.strip(b"/") if isinstance(what, bytes) else None
-    for removed in reversed(all_entries):
+    choice: RemovedEntry | None = None
+    async for removed in entries(fs):
         if removed.path == path if path is not None else removed.entry.ino == what:
-            return removed
-    raise NotFound("the trash has no such entry")
+            choice = removed
+    if choice is None:
+        raise NotFound("the trash has no such entry")
+    return choice
+
+
+def _is_related(removed: RemovedEntry, top: RemovedEntry) -> bool:
+    """Return whether an entry may have a part in restoring `top`.
+
+    These are the entries below it, the directories above it, and, for the times of these, the other
+    entries that were removed from them.
+    """
+    if top.path is None or removed.path is None:
+        return top.path == removed.path
+    directory = removed.path.rpartition(b"/")[0]
+    return (
+        _is_below(removed.path, top.path)
+        or _is_below(top.path, removed.path)
+        or (directory != b"" and _is_below(top.path, directory))
+    )
 
 
 def _nanoseconds(entry: TrashEntry) -> int:

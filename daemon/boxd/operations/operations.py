@@ -28,6 +28,7 @@ from boxd.operations.shared.workspace_registry import WorkspaceRegistry
 from boxd.operations.shares import ShareOperations
 from boxd.operations.snapshots import SnapshotOperations
 from boxd.operations.stats import StatOperations
+from boxd.operations.trash import TrashOperations
 from boxd.operations.visits import VisitOperations
 from boxd.operations.workspaces import WorkspaceOperations
 
@@ -98,6 +99,7 @@ class Operations:
     snapshots: SnapshotOperations
     stats: StatOperations
     texts: UserTexts
+    trash: TrashOperations
     visits: VisitOperations
     workspaces: WorkspaceOperations
 
@@ -118,6 +120,7 @@ class Operations:
         vault = Vault(store, dependencies.sealer)
         audits = Audits(store, clock)
         output = Allowances()
+        drive_operations = DriveOperations(store, registry, drives)
         boxes = BoxOperations(directory, registry, lifecycle, callers, vault, tier_of)
         keys = KeyOperations(store, registry, attachments, callers, tier_of, clock)
         profiles = ProfileOperations(store, catalog, lifecycle)
@@ -131,7 +134,7 @@ class Operations:
             catalog=catalog,
             delegations=DelegateOperations(store, boxes, vault, output, tier_of),
             directory=directory,
-            drives=DriveOperations(store, registry, drives),
+            drives=drive_operations,
             fleet=FleetOperations(store, audits, directory, lifecycle, access_policy),
             keys=keys,
             output=output,
@@ -145,10 +148,15 @@ class Operations:
             snapshots=SnapshotOperations(store, directory, lifecycle),
             stats=StatOperations(store, directory, lifecycle.usage, drives, tier_of),
             texts=UserTexts(dependencies.ssh_host),
+            trash=TrashOperations(store, drive_operations),
             visits=VisitOperations(lifecycle, callers),
             workspaces=WorkspaceOperations(store, registry, profiles, lifecycle, drives, clock),
         )
 
     async def close(self) -> None:
-        """Wait for writes in the background; the store's own deadline bounds the wait."""
+        """End the restores that run, and wait for writes in the background.
+
+        The store's own deadline bounds the wait.
+        """
+        await self.trash.close()
         await self.callers.close()

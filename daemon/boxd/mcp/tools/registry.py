@@ -14,6 +14,7 @@ from boxd.mcp.tools import (
     drive,
     files,
     secrets,
+    trash,
     workspaces,
 )
 
@@ -28,6 +29,7 @@ TOOLS: tuple[Tool, ...] = (
     *delegate.TOOLS,
     *files.TOOLS,
     *drive.TOOLS,
+    *trash.TOOLS,
     *workspaces.TOOLS,
     *secrets.TOOLS,
     *canvases.TOOLS,
