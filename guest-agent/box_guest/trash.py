@@ -36,7 +36,6 @@ def add_parser(
     listing.add_argument(
         "path",
         nargs="?",
-        default="",
         type=drive_path,
         metavar="PATH",
         help=f"list only entries at or below this path in {protocol.DRIVE_DIR}",
@@ -108,7 +107,7 @@ def _list(options: argparse.Namespace, send: Send) -> dict[str, Any]:
     cursor: str | None = None
     while True:
         limit = min(protocol.MAX_PAGE, options.limit - len(entries))
-        page = send({"path": options.path, "cursor": cursor, "limit": limit})
+        page = send({"path": options.path or "", "cursor": cursor, "limit": limit})
         entries += [{**one, "path": _full(one.get("path"))} for one in page.get("entries", ())]
         cursor = page.get("cursor")
         if cursor is None or len(entries) >= options.limit:

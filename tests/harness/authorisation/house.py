@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 WORKSPACES = (None, "ws1", "ws2")
 FILE = b"file"
+REMOVED = b"marked removed"
+"""A file in the trash of each drive."""
 WEBSOCKET = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 """The GUID that a WebSocket server appends to the client's key before it hashes the key."""
 SAYS_OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\nok"
@@ -314,7 +316,11 @@ async def _furnish(furnished: Furnished) -> None:
     )[1].reveal()
     for workspace in WORKSPACES:
         volume = await house.files.volume(alice.owner, workspace)
-        await _put(Drive(volume.fs), FILE, f"marked content of {workspace}".encode())
+        volume.meta.trash_seconds = 3600
+        drive = Drive(volume.fs)
+        await _put(drive, REMOVED, f"marked content of {workspace}".encode())
+        await drive.delete(REMOVED, Condition())
+        await _put(drive, FILE, f"marked content of {workspace}".encode())
         painter = replace(alice.principal, scope=workspace)
         content = f"marked content of {workspace}"
         await operations.canvases.render_canvas(painter, "plan", content, mime="text/plain")

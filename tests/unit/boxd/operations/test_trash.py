@@ -14,7 +14,6 @@ from boxd.principal import Principal
 from boxd.workspaces.drive import Condition, Drive
 from boxd.workspaces.trash import RestoreRequest, TrashQuery
 from tests.harness.http.web import MemoryDrives
-from tests.harness.simulation.turns import wait_turns
 from tests.harness.simulation.world import ALICE, BOB, SCOPED
 
 if TYPE_CHECKING:
@@ -173,12 +172,14 @@ class SlowDrives(MemoryDrives):
 
     def __init__(self) -> None:
         super().__init__()
+        self.asked = asyncio.Event()
         self.go = asyncio.Event()
 
     @asynccontextmanager
     async def use(
         self, owner: str, workspace: str | None, *, create: bool
     ) -> AsyncIterator[Filesystem | None]:
+        self.asked.set()
         await self.go.wait()
         async with super().use(owner, workspace, create=create) as filesystem:
             yield filesystem
@@ -244,7 +245,7 @@ async def test_a_cancelled_caller_does_not_end_its_restore(world: World, slow: S
     trash = world.operations.trash
     trash._answer_s = 10
     caller = asyncio.create_task(trash.restore(ALICE, RestoreRequest(path=b"f")))
-    await wait_turns(2)
+    await slow.asked.wait()
     caller.cancel()
     with pytest.raises(asyncio.CancelledError):
         await caller
