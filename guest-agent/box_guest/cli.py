@@ -210,6 +210,16 @@ def _parser() -> argparse.ArgumentParser:
     auto.set_defaults(
         request=protocol.AUTO_SUSPEND, fields=lambda options: {"on": options.on == "on"}
     )
+    _add_ask(commands, late)
+    _add_workspace(commands, late)
+    trash.add_parser(commands, late)
+    return parser
+
+
+def _add_ask(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], late: argparse.ArgumentParser
+) -> None:
+    """Add the command `ask`; `late` defines the options of every command."""
     question = commands.add_parser(
         "ask", parents=[late], help="ask the owner a question, wait, and print the answer"
     )
@@ -226,9 +236,6 @@ def _parser() -> argparse.ArgumentParser:
         fields=lambda options: {"question": options.question, "options": options.option},
         lines=lambda result: [str(result.get("answer"))],
     )
-    _add_workspace(commands, late)
-    trash.add_parser(commands, late)
-    return parser
 
 
 def _add_workspace(

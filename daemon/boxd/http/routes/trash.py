@@ -89,12 +89,12 @@ async def list_trash(request: JsonRequest) -> Response:
     """Return one page of the trash of the workspace's drive."""
     caller = await request.caller()
     cursor = _value(request, "cursor")
-    wanted = TrashQuery(
+    trash_query = TrashQuery(
         below=_value(request, "path") or b"",
         cursor=None if cursor is None else cursor.decode("latin-1"),
         limit=_limit(request),
     )
-    page = await caller.operations.trash.list_trash(caller.principal, wanted, caller.ws)
+    page = await caller.operations.trash.list_trash(caller.principal, trash_query, caller.ws)
     return JSONResponse({"entries": [one.to_json() for one in page.entries], "next": page.cursor})
 
 
