@@ -70,8 +70,8 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("box_rm", {"box": BOX, "force": True}),
     ("box_spawn", {"spec": BOX}),
 ]
-REFUSED = {"box_suspend", "box_resume", "box_fork", "answer"}
-"""What boxes that are plain processes cannot, and a question that there is not."""
+REFUSED = {"box_suspend", "box_resume", "box_fork", "wrk_restore", "answer"}
+"""What boxes that are plain processes cannot, a drive without trash, and a missing question."""
 ENDLESS = {"box": BOX, "cmd": "echo begun; exec sleep 1000"}
 
 
