@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from benchmarks.peers.mounted import LAST_WORDS, Mounted, NotHere
 from wrkfs.bench.place import WorkloadFailed
 from wrkfs.bench.target import Directory
+from wrkfs.bench.workloads import COLD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +52,7 @@ class Passthrough(Mounted):
 class Disk(Directory):
     """A directory of the local disk."""
 
-    skips = frozenset({"stat_cold", "open_read_4k_cold", "readdir_1000", "seq_read_cold"})
+    skips = COLD
     """Works with cold caches. Dropping the disk's caches would affect the stores of all peers."""
 
     def __init__(self, directory: Path) -> None:
