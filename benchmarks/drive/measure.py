@@ -91,8 +91,9 @@ def run(peers: Peers, arguments: argparse.Namespace) -> dict[str, Any]:
     buckets = peers.mounted([name for name in BUCKETS if name in wanted])
     # Bucket file systems do a smaller part. Works that they skip have no figures.
     small = replace(one, size=_part(one), repeat=1 if quick else repeat, label="bucket")
-    for work, series in measure(buckets, small, _tell).items():
-        found[work] |= series
+    if buckets:
+        for work, series in measure(buckets, small, _tell).items():
+            found[work] |= series
     result: dict[str, Any] = {
         "repeat": repeat,
         "size": asdict(size),

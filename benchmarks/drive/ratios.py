@@ -49,8 +49,9 @@ def compare_parallel(measurements: Measurements, alone: Works) -> Works:
     """Return the figures of several clients, with their rate relative to that of one client."""
     works = summary(measurements, US, THEM, dict.fromkeys(measurements, PARALLEL_PEER))
     for name, figures in works.items():
-        rates = figures.get(US), alone[name].get(US)
-        scaling = rates[0] / rates[1] if all(isinstance(rate, float) for rate in rates) else None
+        ours, one = figures.get(US), alone[name].get(US)
+        measured = isinstance(ours, float) and isinstance(one, float)
+        scaling = ours / one if measured else None
         figures |= {"scaling": scaling, "scaling_goal": SCALING}
         figures["verdict"] = verdict([(figures["ratio"], PARALLEL_PEER), (scaling, SCALING)])
     return works

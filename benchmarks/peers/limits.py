@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shlex
 import subprocess
 from pathlib import Path
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
 SOURCE = Path("/usr/share/doc/libfuse3-dev/examples/passthrough_ll.c")
 
 DESCRIPTORS = 1 << 17
-"""Limit of open files of the passthrough, which has one for each file that the kernel knows."""
+"""Limit of open files of the passthrough, if the machine allows it.
+
+The passthrough opens each file that the kernel knows.
+"""
 
 
 class Passthrough(Mounted):
@@ -49,8 +53,18 @@ class Passthrough(Mounted):
     def command(self) -> Sequence[str]:
         """Return the command of the mount."""
         options = f"source={self._below},cache=always,allow_other"
-        limit = ["prlimit", f"--nofile={DESCRIPTORS}"]
-        return [*limit, str(self._program), "-f", "-o", options, str(self.path)]
+        # A lower hard limit cannot be raised without a privilege that containers lack.
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        allowed = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+        return [
+            "prlimit",
+            f"--nofile={allowed}",
+            str(self._program),
+            "-f",
+            "-o",
+            options,
+            str(self.path),
+        ]
 
 
 class Disk(Directory):
