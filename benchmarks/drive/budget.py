@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.drive.costs import Cost, lines
 from benchmarks.drive.counters import ASK
 from benchmarks.peers.ours import OPTIONS, Ours
-from benchmarks.report import RESULTS, machine, revision, write
+from benchmarks.report import RESULTS, directory_of, machine, revision, write
 from benchmarks.stores import stores
 from wrkfs.bench.client import answer
 from wrkfs.bench.material import CACHE, prepare
@@ -100,7 +100,7 @@ def main() -> None:
         with stores(directory / "stores") as where:
             costs = measure(where, directory, plan, _tell)
     found = {**about, "works": {work: cost.figures() for work, cost in costs.items()}}
-    write(arguments.out, "budget", lines(found), found)
+    write(directory_of(arguments.out, quick=quick), "budget", lines(found), found)
 
 
 def _arguments() -> argparse.Namespace:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.drive.goals import GROWTH
 from benchmarks.drive.ratios import judge_growth
 from benchmarks.peers.ours import Ours
-from benchmarks.report import RESULTS, machine, markdown, revision, write
+from benchmarks.report import RESULTS, directory_of, machine, markdown, revision, write
 from benchmarks.stores import stores
 from wrkfs.bench.figures import summary, table
 from wrkfs.bench.measure import Plan, measure
@@ -86,7 +86,8 @@ def main() -> None:
         directory = Path(name)
         with stores(directory / "stores") as where:
             found["growth"] = run(where, directory, quick=arguments.quick)
-    write(arguments.out, "growth", lines(found["growth"]), found)
+    out = directory_of(arguments.out, quick=arguments.quick)
+    write(out, "growth", lines(found["growth"]), found)
 
 
 def run(where: Stores, directory: Path, *, quick: bool) -> dict[str, Any]:

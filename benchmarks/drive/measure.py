@@ -24,7 +24,7 @@ from benchmarks.drive.ping_pong import ping_pong
 from benchmarks.drive.ratios import THEM, US, compare, compare_parallel, judge_hand_off
 from benchmarks.drive.report import lines
 from benchmarks.peers.choose import BUCKETS, FULL_SIZE, NAMES, Peers
-from benchmarks.report import RESULTS, machine, revision, write
+from benchmarks.report import RESULTS, directory_of, machine, revision, write
 from benchmarks.stores import stores
 from wrkfs.bench.material import CACHE, prepare
 from wrkfs.bench.measure import Plan, measure
@@ -54,8 +54,9 @@ def main() -> None:
                 (directory / "growth").mkdir()
                 cases = growth.run(where, directory / "growth", quick=arguments.quick)
                 found["growth"] = cases
-    write(arguments.out, "drive", lines(found), found, draw(found["works"]))
-    _tell(f"results: {arguments.out}")
+    out = directory_of(arguments.out, quick=arguments.quick)
+    write(out, "drive", lines(found), found, draw(found["works"]))
+    _tell(f"results: {out}")
 
 
 def _arguments() -> argparse.Namespace:
@@ -67,13 +68,10 @@ def _arguments() -> argparse.Namespace:
     add("--peer", action="append", choices=NAMES, help="compare only with this peer (repeat)")
     add("--no-parallel", action="store_true", help=f"skip the works of {CLIENTS} clients")
     add("--growth", action="store_true", help="also run `python -m benchmarks.drive.growth`")
-    add("--out", type=Path, help="directory of the results (quick runs: a new one)")
-    arguments = parser.parse_args()
-    if arguments.out is None:
-        # Quick runs do not replace the committed results.
-        quick = arguments.quick
-        arguments.out = Path(tempfile.mkdtemp(prefix="bench-")) if quick else RESULTS
-    return arguments
+    add(
+        "--out", type=Path, default=RESULTS, help="directory of the results (quick runs: a new one)"
+    )
+    return parser.parse_args()
 
 
 def run(peers: Peers, arguments: argparse.Namespace) -> dict[str, Any]:

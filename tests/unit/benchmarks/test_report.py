@@ -10,7 +10,7 @@ from benchmarks.drive import growth
 from benchmarks.drive.chart import LIMIT, MARK, PEER, Bar, chart, draw
 from benchmarks.drive.ratios import compare, compare_parallel, judge_growth, judge_hand_off
 from benchmarks.drive.report import lines
-from benchmarks.report import machine, revision, write
+from benchmarks.report import RESULTS, directory_of, machine, revision, write
 from wrkfs.bench.figures import summary
 from wrkfs.bench.measure import Series
 from wrkfs.bench.place import QUICK
@@ -95,3 +95,11 @@ def test_growth_shows_the_cost_of_each_operation() -> None:
     text = growth.lines(result()["growth"])
     assert "| work | unit | small | large | cost | from - to | goal | goals |" in text
     assert "| create | ops/s | 6.00 | 5.00 | 1.20 | 1.20 - 1.20 | 1.5 | met |" in text
+
+
+def test_a_quick_run_does_not_replace_the_committed_results(tmp_path: Path) -> None:
+    assert directory_of(RESULTS, quick=False) == RESULTS
+    assert directory_of(tmp_path, quick=True) == tmp_path
+    new = directory_of(RESULTS, quick=True)
+    assert new != RESULTS
+    new.rmdir()
