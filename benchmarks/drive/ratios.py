@@ -75,6 +75,6 @@ def judge_growth(works: Works) -> Works:
     return judged
 
 
-def short(works: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the names of the works that are short of a goal."""
-    return [name for name, figures in works.items() if figures["verdict"] == SHORT]
+def named(works: Mapping[str, Mapping[str, Any]], result: str) -> list[str]:
+    """Return the names of the works with a verdict."""
+    return [name for name, figures in works.items() if figures["verdict"] == result]

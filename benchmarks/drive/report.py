@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.drive import growth
-from benchmarks.drive.goals import HAND_OFF_MS, PARALLEL_PEER, SCALING
-from benchmarks.drive.ratios import RATIO, THEM, US, short
+from benchmarks.drive.goals import HAND_OFF_MS, PARALLEL_PEER, SCALING, SHORT, UNKNOWN
+from benchmarks.drive.ratios import RATIO, THEM, US, named
 from benchmarks.report import markdown
 from wrkfs.bench.figures import format_figure, table
 
@@ -88,8 +88,13 @@ def _introduction(found: dict[str, Any]) -> list[str]:
 
 
 def _verdict(works: Works) -> str:
-    names = short(works)
-    return f"Short of a goal: {', '.join(names)}." if names else "No work is short of a goal."
+    verdicts = {text: named(works, text) for text in (SHORT, UNKNOWN)}
+    text = ["No work is short of a goal."]
+    if verdicts[SHORT]:
+        text = [f"Short of a goal: {', '.join(verdicts[SHORT])}."]
+    if verdicts[UNKNOWN]:
+        text += [f"Without a verdict: {', '.join(verdicts[UNKNOWN])}."]
+    return " ".join(text)
 
 
 def _parallel(found: dict[str, Any], peers: Sequence[str]) -> list[str]:

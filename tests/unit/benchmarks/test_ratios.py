@@ -10,7 +10,7 @@ from benchmarks.drive.ratios import (
     compare_parallel,
     judge_growth,
     judge_hand_off,
-    short,
+    named,
 )
 from wrkfs.bench.measure import Measurements, Series
 from wrkfs.bench.workloads import ALL, BY_NAME, REAL
@@ -112,7 +112,7 @@ def test_clients_are_compared_with_one_client_and_the_peer(
     four = compare_parallel(measurements("mkdir", ours=[ours], juicefs=[juicefs]), alone)
     assert four["mkdir"]["scaling"] == ours / 10
     assert four["mkdir"]["verdict"] == expected
-    assert short(four) == (["mkdir"] if expected == SHORT else [])
+    assert named(four, SHORT) == (["mkdir"] if expected == SHORT else [])
 
 
 def test_clients_without_a_figure_of_one_client_are_not_judged() -> None:
