@@ -50,8 +50,7 @@ def compare_parallel(measurements: Measurements, alone: Works) -> Works:
     works = summary(measurements, US, THEM, dict.fromkeys(measurements, PARALLEL_PEER))
     for name, figures in works.items():
         ours, one = figures.get(US), alone[name].get(US)
-        measured = isinstance(ours, float) and isinstance(one, float)
-        scaling = ours / one if measured else None
+        scaling = ours / one if isinstance(ours, float) and isinstance(one, float) else None
         figures |= {"scaling": scaling, "scaling_goal": SCALING}
         figures["verdict"] = verdict([(figures["ratio"], PARALLEL_PEER), (scaling, SCALING)])
     return works
