@@ -27,7 +27,7 @@ from wrkfs.errors import (
     by_errno,
 )
 from wrkfs.meta import rules
-from wrkfs.meta.postgres import rows
+from wrkfs.meta.postgres import rows, trees
 from wrkfs.meta.postgres.delegations import Delegations
 from wrkfs.meta.postgres.files import PURGE_LIMIT, PostgresFiles
 from wrkfs.meta.postgres.handles import OpenFiles
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from wrkfs.config import VolumeConfig
+    from wrkfs.meta.interface.trees import TreeAnswer, TreeRequest
     from wrkfs.types import Attr, Caller, Commit, Dentry, SetAttr, Spot
 
 CONNECTIONS = 4
@@ -238,6 +239,23 @@ class PostgresMeta(PostgresFiles):
         if records and records[0][0]:
             raise by_errno(records[0][0])
         return [rows.entry(row) for row in records], all(row[16] for row in records)
+
+    async def read_tree(self, request: TreeRequest) -> TreeAnswer:
+        args = (
+            self._session.id,
+            self._session.epoch,
+            self._session.next_sequence(),
+            request.directories,
+            request.entries,
+            request.content,
+            request.maps_only,
+            request.take,
+            request.leases,
+        )
+        answer = trees.answer(await self._links.call("read_tree", args))
+        if not self.can_lease:
+            answer.leased.clear()
+        return answer
 
     async def parent(self, ino: Ino) -> Ino:
         return Ino((await self._read("parent", ino))[2])
