@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from wrkfs.meta.delegations.flusher import Flusher
     from wrkfs.meta.interface.delegations import DelegationStore
+    from wrkfs.meta.interface.trees import TreeAnswer, TreeRequest
     from wrkfs.types import (
         Attr,
         Caller,
@@ -88,6 +89,10 @@ class OrderedStore:
     async def entries(self, ino: Ino, after: int, limit: int) -> tuple[list[Dentry], bool]:
         await self._settle(ino)
         return await self._inner.entries(ino, after, limit)
+
+    async def read_tree(self, request: TreeRequest) -> TreeAnswer:
+        await self._settle(*request.directories)
+        return await self._inner.read_tree(request)
 
     async def parent(self, ino: Ino) -> Ino:
         await self._settle(ino)

@@ -54,7 +54,11 @@ class Listing:
 
 @dataclass(slots=True)
 class TreeAnswer:
-    """The listings in the order of the request, without missing directories, and new leases."""
+    """The listings in the order of the request, and new leases.
+
+    There is no listing of a missing directory, nor of one whose entries a write delegation of
+    another session covers.
+    """
 
     listings: list[Listing] = field(default_factory=list)
     leased: list[Ino] = field(default_factory=list)

@@ -12,7 +12,7 @@ from wrkfs.types import Ino
 if TYPE_CHECKING:
     from wrkfs.meta.postgres.links import Rows
 
-LEASE, DIRECTORY, ENTRY, FILE, LONG_FILE = range(5)
+LEASE, DIRECTORY, ENTRY, FILE, LONG_FILE, DELEGATED = range(6)
 """Values of `tree_reply.part`."""
 _COOKIE, _NAME = 22, 23
 
@@ -29,6 +29,8 @@ def answer(records: Rows) -> TreeAnswer:
         elif part == DIRECTORY:
             complete = bool(row[_COOKIE])
             found.listings.append(Listing(rows.attr(row), row[1], complete, filled, entries))
+            entries, filled = [], True
+        elif part == DELEGATED:
             entries, filled = [], True
         elif part in (ENTRY, FILE, LONG_FILE):
             file_map = rows.file_map(row) if part == FILE else None

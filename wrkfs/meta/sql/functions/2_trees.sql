@@ -5,8 +5,9 @@
 
 -- A row of `read_tree`. part 0: the session now has a lease on the directory ino; 1: the attributes of
 -- a directory, after its entries; 2: an entry; 3: an entry that is a file, with its refs as in
--- map_reply; 4: an entry that is a file whose map is too long. flag: settled (1_leases.sql). Of a
--- directory, `cookie` is 1 if its entries are complete.
+-- map_reply; 4: an entry that is a file whose map is too long; 5: a directory whose entries count for
+-- nothing, because a delegation of another session covers some of them (1_delegations.sql). flag:
+-- settled (1_leases.sql). Of a directory, `cookie` is 1 if its entries are complete.
 CREATE TYPE wrkfs.tree_reply AS (
     part integer, flag boolean,
     ino bigint, mode integer, nlink integer, uid bigint, gid bigint, rdev bigint, size bigint,
@@ -31,15 +32,20 @@ DECLARE
     v_used bigint;
     v_count integer;
     v_over boolean;
+    v_me bigint := wrkfs.me();
+    v_held boolean;
 BEGIN
     FOREACH v_ino IN ARRAY a_inos LOOP
         EXIT WHEN v_entries <= 0 OR a_maps_only AND v_bytes <= 0;
         v_count := 0;
         v_used := 0;
         v_over := false;
+        v_held := EXISTS (SELECT 1 FROM delegation d WHERE d.ino = v_ino AND d.session_id <> v_me);
         FOR v IN
             SELECT e.*, f.* FROM (
                 SELECT wrkfs.settled(i.xmax) AS flag, i.*, d.cookie, d.name, m.bytes,
+                    i.mode >> 12 = 4 AND EXISTS (SELECT 1 FROM delegation h
+                        WHERE h.ino = i.ino AND h.session_id <> v_me) AS held,
                     m.refs <= 16 AND m.bytes <= 65536 AS fits,
                     sum(CASE WHEN m.refs <= 16 AND m.bytes <= 65536 THEN m.bytes ELSE 0 END)
                         OVER (ORDER BY d.cookie) AS total
@@ -62,6 +68,7 @@ BEGIN
             ORDER BY e.cookie
         LOOP
             v_count := v_count + 1;
+            v_held := v_held OR v.held;
             r := (2, v.flag, v.ino, v.mode, v.nlink, v.uid, v.gid, v.rdev, v.size, v.atime, v.mtime,
                 v.ctime, v.version, v.parent, v.holes, v.ref_pos, v.ref_slice, v.ref_size,
                 v.ref_off, v.ref_length, v.ref_checksums, v.ref_inline, v.cookie, v.name);
@@ -81,6 +88,7 @@ BEGIN
             i.atime, i.mtime, i.ctime, i.version, i.parent, i.holes INTO r
         FROM inode i WHERE i.ino = v_ino AND i.mode >> 12 = 4 AND i.nlink > 0;
         IF FOUND THEN
+            IF v_held THEN r.part := 5; END IF;
             r.cookie := (v_count < v_entries)::integer;
             RETURN NEXT r;
         END IF;
@@ -89,7 +97,7 @@ BEGIN
 END $$;
 
 -- Takes leases on directories, as `take_lease` does on one, and returns those that it took. It takes
--- none where another session has priority.
+-- none where another session has priority or a delegation.
 CREATE FUNCTION wrkfs.take_leases(
     a_session bigint, a_epoch bigint, a_number bigint, a_inos bigint[]
 ) RETURNS SETOF bigint LANGUAGE plpgsql AS $$
@@ -103,6 +111,8 @@ BEGIN
     WHERE i.ino = ANY (a_inos) AND i.mode >> 12 = 4 AND i.nlink > 0
         AND NOT EXISTS (SELECT 1 FROM recall c WHERE c.ino = i.ino AND c.session_id <> a_session
             AND c.until > clock_timestamp())
+        AND NOT EXISTS (SELECT 1 FROM delegation d
+            WHERE d.ino = i.ino AND d.session_id <> a_session)
     ORDER BY i.ino
     ON CONFLICT (ino, session_id) DO UPDATE SET number = greatest(l.number, excluded.number)
     RETURNING l.ino;
