@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -66,7 +67,10 @@ def test_a_real_mount_is_counted(counted: Counted) -> None:
     assert counted.take()["calls"]["objects"]["GET"]
 
 
-QUESTIONS = {"lookup", "find", "getattr", "stat", "readdir", "file_map", "open", "take_lease"}
+QUESTIONS = {
+    *("lookup", "find", "getattr", "stat", "readdir", "file_map", "open", "take_lease", "parent"),
+    "read_tree",
+}
 
 
 def asked(counted: Counted) -> dict[str, int]:
@@ -145,3 +149,21 @@ def test_empty_files_cost_one_question_each(counted: Counted) -> None:
 
 def test_own_work_under_a_delegation_needs_no_round_trip(delegated: Counted) -> None:
     assert own_work(delegated, delegated.path / "home") == [{}, {}, {}, {}]
+
+
+def test_a_cold_walk_costs_few_questions(counted: Counted) -> None:
+    project = counted.path / "project"
+    for top in range(6):
+        for below in range(6):
+            home = project / f"top{top}" / f"below{below}"
+            home.mkdir(parents=True)
+            for number in range(8):
+                (home / f"f{number}").write_text(f"{top} {below} {number}")
+    for command, lines in ((["find", "."], 1 + 6 + 36 + 288), (["grep", "-rc", "."], 288)):
+        counted.drop_caches()
+        counted.take()
+        found = subprocess.run(command, cwd=project, check=True, stdout=subprocess.PIPE)
+        assert len(found.stdout.splitlines()) == lines
+        questions = asked(counted)
+        assert questions["read_tree"] >= 3
+        assert sum(questions.values()) <= 30, questions
