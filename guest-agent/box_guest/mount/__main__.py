@@ -56,8 +56,7 @@ CACHE_SIZE = 4 << 30
 """Default size of the disk cache in bytes."""
 
 
-def main() -> int:
-    """Parse the command line, mount and serve. Return the exit status."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="box_guest.mount", description=__doc__)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--credentials-fd", type=int, metavar="N")
@@ -107,7 +106,12 @@ def main() -> int:
     place = parser.add_mutually_exclusive_group(required=True)
     place.add_argument("--fuse-fd", type=int, metavar="N", help="serve an existing mount")
     place.add_argument("mountpoint", type=Path, nargs="?")
-    arguments = parser.parse_args()
+    return parser
+
+
+def main() -> int:
+    """Parse the command line, mount and serve. Return the exit status."""
+    arguments = _parser().parse_args()
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.WARNING,

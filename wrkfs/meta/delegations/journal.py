@@ -17,7 +17,7 @@ import zlib
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-import msgpack  # type: ignore[import-untyped]  # it has no stubs
+import msgpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from wrkfs.errors import Doubtful, Fenced, StorageError
@@ -27,7 +28,7 @@ async def replay_left(store: DelegationStore, schema: str, root: Path) -> None:
     """
     for journal in await asyncio.to_thread(lambda: list(left_journals(root, schema))):
         reason = await _replay(store, journal)
-        place = await asyncio.to_thread(lambda: journal.close(lost=bool(reason)))  # noqa: B023
+        place = await asyncio.to_thread(partial(journal.close, lost=bool(reason)))
         if place is not None:
             log.error(
                 "session %d died and lost changes that it had answered: %s; they are kept in %s",

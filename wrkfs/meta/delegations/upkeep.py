@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from wrkfs.meta.delegations.flusher import Flusher
     from wrkfs.meta.interface.upkeep import UpkeepStore
-    from wrkfs.types import Ino, Place, SliceId, TrashEntry
+    from wrkfs.types import Ino, Place, SliceId, TrashEntry, TrashPosition
 
 
 class OrderedUpkeep:
@@ -44,6 +44,10 @@ class OrderedUpkeep:
     async def list_trash(self, after: TrashEntry | None, limit: int) -> list[TrashEntry]:
         await self._flusher.flush()
         return await self._inner.list_trash(after, limit)
+
+    async def list_trash_back(self, before: TrashPosition | None, limit: int) -> list[TrashEntry]:
+        await self._flusher.flush()
+        return await self._inner.list_trash_back(before, limit)
 
     async def place(self, ino: Ino) -> Place | None:
         await self._flusher.flush()

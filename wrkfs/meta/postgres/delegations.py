@@ -96,6 +96,5 @@ class Delegations:
 
 def _homes(rows: list[asyncpg.Record], args: tuple[object, ...]) -> list[object]:
     """Return inodes that a delegation covers: those in the answer, or the argument."""
-    if "ino" in rows[0].keys():  # noqa: SIM118 - a record is not a mapping
-        return [row["ino"] for row in rows if row["ino"] is not None]
-    return [args[0]]
+    homes = [row.get("ino") for row in rows]
+    return [home for home in homes if home is not None] or [args[0]]

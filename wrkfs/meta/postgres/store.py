@@ -55,7 +55,7 @@ _SLICES_MAX = 1 << 20
 class PostgresMeta(PostgresFiles):
     """One session on the schema of a volume.
 
-    Implements `MetaStore` and `LeaseStore`; the protocols document each method.
+    Implements `MetaStore` and `DelegationStore`; the protocols document each method.
 
     Critical sections: none beyond those of `Links`, `MountSession` and `OpenFiles`; `_slices`
     changes without an await in between.

@@ -18,6 +18,7 @@ from wrkfs.types import ROOT_INO, Caller, Commit, Extent, Ino, SliceId
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from tests.doubles.meta_volume import MemoryVolume
     from wrkfs.meta.interface.leases import LeaseStore
     from wrkfs.meta.interface.trees import TreeAnswer, TreeRequest
 
@@ -78,8 +79,8 @@ class Tree:
 class Counting(Lessor):
     """Records the calls."""
 
-    def __init__(self, volume: object) -> None:
-        super().__init__(volume)  # type: ignore[arg-type]  # the volume of another Lessor
+    def __init__(self, volume: MemoryVolume) -> None:
+        super().__init__(volume)
         self.calls: list[str] = []
 
     def __getattribute__(self, name: str) -> object:
