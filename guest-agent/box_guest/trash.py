@@ -6,6 +6,7 @@ Uses the standard library only, as `box_guest.cli` does. The agent accepts the r
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +104,7 @@ def _whole(text: str, maximum: int, message: str) -> int:
 
 def _list(options: argparse.Namespace, send: Send) -> dict[str, Any]:
     """Read pages until the limit is reached; `complete` is false if there are more entries."""
+    _sync_names()
     entries: list[dict[str, Any]] = []
     cursor: str | None = None
     while True:
@@ -115,10 +117,24 @@ def _list(options: argparse.Namespace, send: Send) -> dict[str, Any]:
 
 
 def _restore(options: argparse.Namespace, send: Send) -> dict[str, Any]:
+    _sync_names()
     fields = {"path": options.path, "number": options.number, "to": options.to}
     result = send(fields)
     missing = [[_full(path), reason] for path, reason in result.get("missing", ())]
     return {**result, "path": _full(result.get("path")), "missing": missing}
+
+
+def _sync_names() -> None:
+    """Make the mount send removals that it has answered and not sent, so that the service sees them.
+
+    Does nothing if the drive is not mounted or not available; the service then reports its state.
+    """
+    with contextlib.suppress(OSError):
+        descriptor = os.open(protocol.DRIVE_DIR, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _listed(result: dict[str, Any]) -> Iterator[str]:

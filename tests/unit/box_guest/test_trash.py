@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -159,6 +160,20 @@ def test_restore_sends_a_path_or_a_number(
         {"type": kind, "path": None, "number": 12, "to": None},
     ]
     assert capsys.readouterr().out == "/wrk/b/a restored; files: 1, directories: 0\n" * 2
+
+
+@pytest.mark.parametrize("words", [["ls"], ["restore", "/wrk/a"]])
+def test_the_mount_sends_its_removals_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: list[str]
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(protocol, "DRIVE_DIR", PurePosixPath(tmp_path))
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+    agent = Agent({**RESULT, "entries": [], "cursor": None})
+    if words[1:]:
+        words = ["restore", f"{tmp_path}/a"]
+    assert run(monkeypatch, agent, *words) == 0
+    assert synced == [str(tmp_path)]
 
 
 def test_restore_lists_entries_that_stay(
