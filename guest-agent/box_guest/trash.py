@@ -125,7 +125,7 @@ def _restore(options: argparse.Namespace, send: Send) -> dict[str, Any]:
 
 
 def _sync_names() -> None:
-    """Make the mount send removals that it has answered and not sent, so that the service sees them.
+    """Make the mount send the removals that it has answered, so that the service sees them.
 
     Does nothing if the drive is not mounted or not available; the service then reports its state.
     """
