@@ -10,7 +10,7 @@
     ├── NoData ENODATA           ├── OutOfRange ERANGE        ├── FileTooBig EFBIG
     ├── ArgumentTooBig E2BIG     ├── Busy EBUSY               ├── NoSpace ENOSPC
     ├── QuotaExceeded EDQUOT     ├── Stale ESTALE             ├── BadDescriptor EBADF
-    ├── PreconditionFailed ECANCELED
+    ├── PreconditionFailed ECANCELED   ├── ReadOnly EROFS     ├── CrossesDevices EXDEV
     └── StorageError EIO
         ├── Corrupt              the store returned other bytes than were written
         │   └── Missing          the object does not exist
@@ -167,6 +167,18 @@ class PreconditionFailed(WrkfsError):
     """The file has another version than the caller requires."""
 
     errno = _errno.ECANCELED
+
+
+class ReadOnly(WrkfsError):
+    """The inode belongs to a snapshot, which cannot change."""
+
+    errno = _errno.EROFS
+
+
+class CrossesDevices(WrkfsError):
+    """A file of a snapshot cannot get a name outside it; programs copy the file instead."""
+
+    errno = _errno.EXDEV
 
 
 class StorageError(WrkfsError):

@@ -29,7 +29,7 @@ from wrkfs.meta.delegations.replay import replay_left
 from wrkfs.meta.delegations.store import DelegatedMeta
 from wrkfs.meta.leases.store import LeasedMeta
 from wrkfs.meta.postgres.store import PostgresMeta
-from wrkfs.meta.rules import check_namespace
+from wrkfs.meta.rules import check_namespace, check_writable
 from wrkfs.open_files import OpenFileTable
 from wrkfs.reader import BlockReader
 from wrkfs.recovery import UNDONE, Recovery
@@ -47,11 +47,13 @@ if TYPE_CHECKING:
     from wrkfs.handle import FileHandle, OpenFile
     from wrkfs.meta.interface.store import MetaStore
     from wrkfs.reader import CacheUsage
-    from wrkfs.types import Attr, Caller, Dentry, FileMap, Ino, Spot, StatFs
+    from wrkfs.types import Attr, Caller, Dentry, FileMap, Ino, Snapshot, Spot, StatFs
 
     T = TypeVar("T")
 
 DEFAULT_LIMITS = Limits()
+_CHANGING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
+"""Flags of an open that may change the file."""
 FILE_CAPABILITIES = b"security.capability"
 """Name of an extended attribute that no file has: the drive is mounted nosuid."""
 
@@ -179,9 +181,8 @@ class Filesystem:
 
         Raises StorageError if `losses` has grown beyond `since` (default: during this call).
         """
-        files = list(self._files.values())
         since = self.losses if since is None else since
-        await asyncio.gather(*(file.writer.commit(durable=False) for file in files))
+        await self._commit_dirty()
         await self.sync_names(since)
 
     async def sync_names(self, since: int | None = None) -> None:
@@ -266,6 +267,27 @@ class Filesystem:
         """Move a name; replace the target as rename(2) does."""
         await self._change(lambda: self._meta.rename(parent, name, new_parent, new_name, flags))
 
+    # -- clones and snapshots --
+
+    async def clone(self, source: Ino, parent: Ino, name: bytes, *, replace: bool = False) -> Attr:
+        """Copy an inode with everything below it (`CopyStore.clone`), as this session sees it."""
+        await self._commit_dirty()
+        store = self._meta.copies
+        return await self._change(lambda: store.clone(source, parent, name, replace=replace))
+
+    async def create_snapshot(self, source: Ino, name: bytes, path: bytes) -> Snapshot:
+        """Copy an inode with everything below it to a snapshot (`CopyStore.create_snapshot`)."""
+        await self._commit_dirty()
+        return await self._change(lambda: self._meta.copies.create_snapshot(source, name, path))
+
+    async def snapshots(self) -> list[Snapshot]:
+        """Return all snapshots, the oldest first."""
+        return await self._meta.copies.snapshots()
+
+    async def remove_snapshot(self, name: bytes) -> None:
+        """Remove a snapshot for good. Raises NotFound."""
+        await self._change(lambda: self._meta.copies.remove_snapshot(name))
+
     # -- inodes --
 
     async def getattr(self, ino: Ino) -> Attr:
@@ -303,6 +325,8 @@ class Filesystem:
 
     async def open(self, ino: Ino, flags: int) -> FileHandle:
         """Open a regular file. Respects O_TRUNC, O_APPEND, O_SYNC and the access mode."""
+        if flags & _CHANGING:
+            check_writable(ino)
         truncate = bool(flags & os.O_TRUNC)
         file = self._files.get(ino)
         if truncate and file is not None:
@@ -346,6 +370,8 @@ class Filesystem:
         if is_new:
             handle.file.writer.mark_new(durable_until=until if durable else None)
         try:
+            if flags & _CHANGING:
+                check_writable(handle.ino)
             if not is_new and flags & os.O_TRUNC:
                 handle.attr = await self.setattr(handle.ino, SetAttr(size=0, mtime_now=True))
             return await self._with_own_changes(stamp, handle.attr), handle
@@ -422,6 +448,11 @@ class Filesystem:
         await self._change(lambda: self._meta.removexattr(ino, name))
 
     # -- internal --
+
+    async def _commit_dirty(self) -> None:
+        """Commit the dirty bytes of every open file."""
+        files = list(self._files.values())
+        await asyncio.gather(*(file.writer.commit(durable=False) for file in files))
 
     async def _with_own_changes(self, stamp: int, attr: Attr) -> Attr:
         """Return attributes that are no older than the writes and reads of this session."""

@@ -240,6 +240,22 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A read-only copy of a tree, below `/.snapshots/NAME`.
+
+    `ino` is the top of the copy. `path` is the path of the source at that time, without a leading
+    slash. `inodes` and `bytes` are the size of the copy; holes do not count.
+    """
+
+    name: bytes
+    ino: Ino
+    path: bytes
+    created_at: datetime
+    inodes: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stretch:
     """A copy of a range of a file, which replaces many small refs.
 

@@ -11,9 +11,11 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tests.doubles.meta_store_trees import MemoryTrees
 from tests.doubles.meta_store_upkeep import MemoryUpkeep
 from tests.doubles.meta_volume import LINK_MAX, Entry, MemoryVolume, Node, used_bytes
 from wrkfs.errors import (
+    CrossesDevices,
     Exists,
     Fenced,
     InvalidArgument,
@@ -60,7 +62,7 @@ def _check_resizable(mode: int) -> None:
         raise InvalidArgument("not a regular file")
 
 
-class MemoryMeta(MemoryUpkeep):
+class MemoryMeta(MemoryTrees, MemoryUpkeep):
     """One session on a `MemoryVolume` (`MetaStore`)."""
 
     def __init__(self, volume: MemoryVolume | None = None) -> None:
@@ -73,6 +75,11 @@ class MemoryMeta(MemoryUpkeep):
     @property
     def upkeep(self) -> MemoryMeta:
         """The upkeep of the volume. In this double one object has all methods."""
+        return self
+
+    @property
+    def copies(self) -> MemoryMeta:
+        """Clones and snapshots, as `upkeep`."""
         return self
 
     @property
@@ -125,7 +132,7 @@ class MemoryMeta(MemoryUpkeep):
         entries = sorted(
             (entry.cookie, name, entry.ino)
             for name, entry in directory.entries.items()
-            if entry.cookie > after
+            if entry.cookie > after and not rules.is_unlisted(ino, name)
         )
         return [
             Dentry(cookie, name, self._volume.nodes[child].attr)
@@ -144,6 +151,7 @@ class MemoryMeta(MemoryUpkeep):
         rules.check_setattr(changes)
         volume = self._alive()
         node = volume.node(ino)
+        rules.check_writable(ino)
         mode = node.attr.mode
         if changes.size is not None:
             _check_resizable(mode)
@@ -170,7 +178,7 @@ class MemoryMeta(MemoryUpkeep):
     async def touch(self, atimes: Mapping[Ino, int]) -> None:
         nodes = self._alive().nodes
         for ino, atime in atimes.items():
-            if ino in nodes and nodes[ino].attr.atime_ns < atime:
+            if ino in nodes and nodes[ino].attr.atime_ns < atime and not rules.is_read_only(ino):
                 nodes[ino].attr = replace(nodes[ino].attr, atime_ns=atime)
 
     async def readlink(self, ino: Ino) -> bytes:
@@ -194,6 +202,7 @@ class MemoryMeta(MemoryUpkeep):
         directory = volume.directory(parent)
         made = name not in directory.entries
         if made:
+            rules.check_writable(parent)
             node = self._add(directory, name, stat.S_IFREG | stat.S_IMODE(mode), caller)
         else:
             node = volume.nodes[directory.entries[name].ino]
@@ -225,6 +234,7 @@ class MemoryMeta(MemoryUpkeep):
         directory = volume.directory(parent)
         if name in directory.entries:
             raise Exists
+        rules.check_writable(parent)
         return self._add(directory, name, mode, caller, rdev=rdev, size=size)
 
     def _add(
@@ -251,6 +261,9 @@ class MemoryMeta(MemoryUpkeep):
     async def link(self, ino: Ino, parent: Ino, name: bytes) -> Attr:
         volume = self._alive()
         rules.check_name(name)
+        rules.check_writable(parent)
+        if rules.is_read_only(ino):
+            raise CrossesDevices
         directory = volume.directory(parent)
         if name in directory.entries:
             raise Exists
@@ -267,7 +280,7 @@ class MemoryMeta(MemoryUpkeep):
 
     async def unlink(self, parent: Ino, name: bytes) -> int | None:
         volume = self._alive()
-        directory, node = volume.entry(parent, name)
+        directory, node = self._removable(parent, name)
         if node.attr.is_dir:
             raise IsDirectory
         del directory.entries[name]
@@ -276,7 +289,7 @@ class MemoryMeta(MemoryUpkeep):
 
     async def rmdir(self, parent: Ino, name: bytes) -> int | None:
         volume = self._alive()
-        directory, node = volume.entry(parent, name)
+        directory, node = self._removable(parent, name)
         if not node.attr.is_dir:
             raise NotDirectory
         if node.entries:
@@ -289,23 +302,18 @@ class MemoryMeta(MemoryUpkeep):
         self, parent: Ino, name: bytes, *, if_version: tuple[Ino, int] | None = None
     ) -> None:
         volume = self._alive()
-        directory, node = volume.entry(parent, name)
+        directory, node = self._removable(parent, name)
         if if_version is not None and (node.attr.ino, node.attr.version) != if_version:
             raise PreconditionFailed
         del directory.entries[name]
-        before: int | None = volume.touch(directory, -1 if node.attr.is_dir else 0)
-        doomed, emptied = [(node, parent, name, before)], []
-        while doomed:
-            node, parent, name, before = doomed.pop()
-            if not node.attr.is_dir:
-                volume.drop_link(node, parent, name, before)
-                continue
-            emptied.append((node, parent, name, before))
-            for child, entry in node.entries.items():
-                doomed.append((volume.nodes[entry.ino], node.attr.ino, child, None))
-            node.entries = {}
-        for node, parent, name, before in reversed(emptied):
-            volume.drop_directory(node, parent, name, before)
+        before = volume.touch(directory, -1 if node.attr.is_dir else 0)
+        volume.remove(node, parent, name, before)
+
+    def _removable(self, parent: Ino, name: bytes) -> tuple[Node, Node]:
+        """A directory and the inode of a name that may go. NotFound, NotDirectory, ReadOnly."""
+        directory, node = self._volume.entry(parent, name)
+        rules.check_writable(node.attr.ino)
+        return directory, node
 
     async def rename(
         self,
@@ -326,6 +334,9 @@ class MemoryMeta(MemoryUpkeep):
         if entry is not None and flags & RenameFlags.NOREPLACE:
             raise Exists
         target = None if entry is None else volume.nodes[entry.ino]
+        for one in (node, goal, target):
+            if one is not None:
+                rules.check_writable(one.attr.ino)
         if target is node:
             return None
         self._refuse_loop(node, goal)
@@ -402,6 +413,8 @@ class MemoryMeta(MemoryUpkeep):
     async def open(self, ino: Ino, *, truncate: bool = False) -> FileMap:
         volume = self._alive()
         node = volume.take_up(ino)
+        if truncate:
+            rules.check_writable(ino)
         _check_resizable(node.attr.mode)
         if truncate:
             volume.resize(node, 0)
@@ -428,6 +441,8 @@ class MemoryMeta(MemoryUpkeep):
         except NotFound:
             raise Stale from None
         _check_resizable(node.attr.mode)
+        if commit.extents:
+            rules.check_writable(commit.ino)
         volume.commit(node, commit)
         return node.attr
 
@@ -448,6 +463,7 @@ class MemoryMeta(MemoryUpkeep):
     ) -> bool:
         volume = self._alive()
         rules.check_name(name)
+        rules.check_writable(parent)
         directory = volume.directory(parent)
         node = volume.node(ino)
         if node.attr.nlink or not node.attr.is_file:
@@ -502,6 +518,7 @@ class MemoryMeta(MemoryUpkeep):
         rules.check_xattr(name, value)
         rules.check_xattr_flags(flags)
         node = self._alive().node(ino)
+        rules.check_writable(ino)
         if name in node.xattrs and flags & XattrFlags.CREATE:
             raise Exists
         if name not in node.xattrs and flags & XattrFlags.REPLACE:
@@ -518,6 +535,7 @@ class MemoryMeta(MemoryUpkeep):
     async def removexattr(self, ino: Ino, name: bytes) -> None:
         rules.check_xattr(name)
         node = self._alive().node(ino)
+        rules.check_writable(ino)
         if name not in node.xattrs:
             raise NoData
         del node.xattrs[name]

@@ -11,6 +11,7 @@ from boxd.operations.asks import AskOperations
 from boxd.operations.boxes import BoxOperations
 from boxd.operations.builds import BuildOperations
 from boxd.operations.canvases import CanvasOperations
+from boxd.operations.copies import CopyOperations
 from boxd.operations.delegate import DelegateOperations
 from boxd.operations.drives import DriveOperations
 from boxd.operations.fleet import FleetOperations
@@ -81,6 +82,8 @@ class Operations:
     canvases: CanvasOperations
     catalog: Catalog
     """Images and flavors."""
+    copies: CopyOperations
+    """Clones and snapshots of trees on drives."""
     delegations: DelegateOperations
     directory: BoxDirectory
     """Resolves box references."""
@@ -132,6 +135,7 @@ class Operations:
             callers=callers,
             canvases=CanvasOperations(store, feed, ends, clock),
             catalog=catalog,
+            copies=CopyOperations(drive_operations),
             delegations=DelegateOperations(store, boxes, vault, output, tier_of),
             directory=directory,
             drives=drive_operations,

@@ -400,7 +400,8 @@ class LocalChanges:
 
 
 def _knows(cached: CachedDirectory, name: bytes) -> bool:
-    return cached.complete or name in cached.names
+    # Listings, and so the cache, do not have the directory of the snapshots.
+    return name != rules.SNAPSHOTS_NAME and (cached.complete or name in cached.names)
 
 
 def _now(attr: Attr) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from wrkfs.meta.delegations.copies import OrderedCopies
 from wrkfs.types import RenameFlags, XattrFlags
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class OrderedStore:
         self.watch_leases, self.take_lease = inner.watch_leases, inner.take_lease
         self.give_back, self.release = inner.give_back, inner.release
         self.reserve_slices, self.rejoin = inner.reserve_slices, inner.rejoin
+        self.copies = OrderedCopies(inner.copies, flusher)
 
     @property
     def session(self) -> SessionId:

@@ -74,7 +74,7 @@ class DelegatedMeta:
         self.reserve_slices = leased.reserve_slices
         self.setxattr, self.removexattr = leased.setxattr, leased.removexattr
         self.give_up, self.drop_ranges = leased.give_up, leased.drop_ranges
-        self.compact = leased.compact
+        self.compact, self.copies = leased.compact, leased.copies
 
     # -- the session --
 

@@ -17,11 +17,17 @@ from wrkfs.meta.interface.files import FileStore
 from wrkfs.meta.interface.names import NameStore
 
 if TYPE_CHECKING:
+    from wrkfs.meta.interface.copies import CopyStore
     from wrkfs.meta.interface.upkeep import UpkeepStore
 
 
 class NodeStore(NameStore, FileStore, Protocol):
     """Names and files: everything that a call of a program on the drive needs."""
+
+    @property
+    def copies(self) -> CopyStore:
+        """Clones and snapshots of trees in this session."""
+        ...
 
 
 class MetaStore(NodeStore, Protocol):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from wrkfs.errors import NotFound
 from wrkfs.meta import rules
+from wrkfs.meta.leases.copies import LeasedCopies
 from wrkfs.meta.leases.lease_table import ROOM, LeaseTable
 from wrkfs.meta.leases.lifecycle import LeaseLifecycle
 from wrkfs.meta.leases.listings import Listings
@@ -54,6 +55,7 @@ class LeasedMeta:
         self.leases = LeaseLifecycle(inner, self.table)
         self.ahead = ReadAhead(inner, self.table, self.leases)
         self.listings = Listings(inner, self.table, self.ahead)
+        self.copies = LeasedCopies(inner, self.table, self.leases)
         # No lease covers these answers: the inner store gives them.
         self.readlink, self.statfs, self.sync = inner.readlink, inner.statfs, inner.sync
         self.getxattr, self.listxattr = inner.getxattr, inner.listxattr
@@ -100,6 +102,8 @@ class LeasedMeta:
 
     async def lookup(self, parent: Ino, name: bytes) -> Attr:
         rules.check_name(name)
+        if rules.is_unlisted(parent, name):
+            return await self._inner.lookup(parent, name)  # the cache has only names of listings
         table = self.table
         attr = self._known(parent, name)
         if attr is None and await self._visit_expected(parent, name):

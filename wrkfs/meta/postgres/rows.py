@@ -44,9 +44,9 @@ def named(cookie: int, name: bytes, attributes: Attr) -> Dentry:
 def file_map(row: asyncpg.Record) -> FileMap:
     """Return the attributes and refs in a `wrkfs.map_reply`."""
     attributes = attr(row)
-    if row[15] is None:
+    if row[16] is None:
         return FileMap(attributes, ())
-    refs = tuple(map(SliceRef, *row[15:22]))
+    refs = tuple(map(SliceRef, *row[16:23]))
     for ref in refs:
         _check_ref(ref, attributes.size)
     return FileMap(attributes, refs)

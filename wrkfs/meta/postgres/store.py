@@ -28,6 +28,7 @@ from wrkfs.errors import (
 )
 from wrkfs.meta import rules
 from wrkfs.meta.postgres import rows, trees
+from wrkfs.meta.postgres.copies import PostgresCopies
 from wrkfs.meta.postgres.delegations import Delegations
 from wrkfs.meta.postgres.files import PURGE_LIMIT, PostgresFiles
 from wrkfs.meta.postgres.handles import OpenFiles
@@ -93,6 +94,9 @@ class PostgresMeta(PostgresFiles):
         self.reserve_room, self.fresh_id = self._delegations.reserve_room, self._session.fresh_id
         self._session.tidy = self.tidy
         self.upkeep = PostgresUpkeep(self._links, self._session)
+        self.copies = PostgresCopies(
+            self._links, self._session, self._release_waiting, self._purge_doomed
+        )
         self._on_crash: Callable[[bool], None] | None = None
         self._replay: Callable[[], Awaitable[None]] | None = None
         self._slices = range(0)
@@ -238,7 +242,7 @@ class PostgresMeta(PostgresFiles):
         records = await self._delegations.read("readdir", ino, after, limit)
         if records and records[0][0]:
             raise by_errno(records[0][0])
-        return [rows.entry(row) for row in records], all(row[16] for row in records)
+        return [rows.entry(row) for row in records], all(row["settled"] for row in records)
 
     async def read_tree(self, request: TreeRequest) -> TreeAnswer:
         args = (
@@ -353,7 +357,15 @@ class PostgresMeta(PostgresFiles):
         expected = (None, None) if if_version is None else if_version
         with self._doubting(self._files):
             more = (await self._session.mutate("remove", parent, name, "tree", *expected))[1]
-        # The name is gone. If the session is fenced now, its reclaim frees the rest of the tree.
+        if more:
+            await self._purge_doomed()
+
+    async def _purge_doomed(self) -> None:
+        """Take trees apart that this session has removed.
+
+        Their names are gone. If the session is fenced now, its reclaim frees the rest.
+        """
+        more = True
         with suppress(Fenced, Doubtful), self._doubting(self._files):
             while more:
                 more = (

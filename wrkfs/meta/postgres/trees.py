@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 LEASE, DIRECTORY, ENTRY, FILE, LONG_FILE, DELEGATED = range(6)
 """Values of `tree_reply.part`."""
-_COOKIE, _NAME = 22, 23
+_COOKIE, _NAME = 23, 24
 
 
 def answer(records: Rows) -> TreeAnswer:

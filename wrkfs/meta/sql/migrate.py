@@ -41,6 +41,8 @@ _GRANTS = {
         "slice_range",
         "trash",
         "removed_link",
+        "shared_slice",
+        "snapshot",
         "op_result",
     ),
 }

@@ -31,17 +31,23 @@
 --  I8  A slice in `deleted` is referenced by no ref (refs of inodes in the trash count as refs).
 --  I9  A symbolic link has a row in `symlink` of exactly inode.size bytes; nothing else has one.
 --  I10 Inodes with nlink > 0 or a sustained row count, except the root; inodes that only the trash
---      keeps do not. Usage in bytes (sum over counted regular files of size - holes) = sum of bytes
---      over `usage` and `op_result`; usage in inodes = sum of inodes over both.
+--      keeps do not. Usage in bytes (sum over counted regular files of size - holes - borrowed, and
+--      sum over `shared_slice`) = usage.shared + sum of bytes over `usage` and `op_result`; usage in
+--      inodes = sum of inodes over both.
 --  I11 Each live session has its slots in `op_result`; a fenced one has none.
 --  I12 Every value is in the range that the comment of its column states.
 --  I13 Every row of xattr, sustained, trash and removed_link names an inode that exists; every row
 --      of op_result and sustained a session. A directory has no row of removed_link.
 --  I14 An inode in `trash` has nlink = 0 and one row there, and its inode.parent is the `parent` of
 --      that row. No other inode with nlink = 0 has inode.parent <> 0.
---  I15 trash.bytes of a regular file without sustained row is size - holes; of others it is 0.
+--  I15 trash.bytes of a regular file without sustained row is size - holes - borrowed; of
+--      others it is 0.
 --  I16 Every slice id in use (ref, `inline`, `deleted`) is below the counter's `next`; no slice id
 --      lies in two ranges of `slice_range`.
+--  I17 The rows of `snapshot` are the entries of directory 2^52, which is the entry `.snapshots` of
+--      the root. No other entry names an inode below 2^52 in a directory from 2^52 on, or the reverse.
+--  I18 inode.borrowed is the number of bytes that only borrowed refs cover. `shared_slice` has the
+--      slices whose refs are all borrowed, with their sizes; usage.shared is their sum.
 --
 -- SESSIONS, EXPIRY AND FENCING
 --  A mount (or HTTP server) registers a session and sends a heartbeat every 2 s, which sets
@@ -66,7 +72,8 @@
 --
 -- LOCKS
 --  A mutating function locks, in this order: its own slot row, the row `rename` of `counter` (only
---  when a directory moves to another directory), inode rows FOR NO KEY UPDATE in the order of ino.
+--  when a directory moves to another directory), inode rows FOR NO KEY UPDATE in the order of ino,
+--  the row of `usage` (only when shared slices change). Clones first lock all slots (`pause_changes`).
 --  After locking, it checks again what it read before. If that has changed, the function changes
 --  nothing and returns EAGAIN, and the client calls again.
 
@@ -83,6 +90,7 @@ CREATE TABLE volume (
 -- Numbers handed out in ranges by durable commits, and the lock of directory moves.
 CREATE TABLE counter (
     kind            text PRIMARY KEY,   -- 'id': inodes and cookies; 'slice': slices; 'session';
+                                        -- 'snapshot': inodes of snapshots, from 2^52 on;
                                         -- 'rename': its row lock only
     next            bigint NOT NULL     -- first number not yet given
 ) WITH (fillfactor = 50);
@@ -105,8 +113,10 @@ CREATE TABLE inode (
     parent          bigint NOT NULL,    -- directories: parent (root: 1); in the trash, whatever the
                                         -- type: the directory it was removed from; others with one
                                         -- link: the directory of its name, or 0; all else: 0
-    holes           bigint NOT NULL DEFAULT 0   -- files: bytes below size that no ref covers;
+    holes           bigint NOT NULL DEFAULT 0,  -- files: bytes below size that no ref covers;
                                         -- others: 0
+    borrowed        bigint NOT NULL DEFAULT 0   -- files: bytes that only borrowed refs cover, and
+                                        -- that this inode does not count; others: 0
 ) WITH (fillfactor = 70);
 
 -- Directory entries.
@@ -133,12 +143,22 @@ CREATE TABLE slice (
     length          bigint NOT NULL,    -- >= 1; visible bytes; truncate clips it
     checksums       bytea NOT NULL,     -- big-endian crc32c per 128 KiB of the slice; inline: empty
     is_inline       boolean NOT NULL,   -- the bytes stand in `inline`, not in the object store
+    borrowed        boolean NOT NULL DEFAULT false, -- the ref of a clone, which does not count the
+                                        -- bytes; all refs of one slice in one inode agree
     PRIMARY KEY (inode, chunk, ord)
 );
--- For garbage collection, which asks whether an object is still in use.
-CREATE INDEX slice_object ON slice (slice_id) WHERE NOT is_inline;
+-- For all that releases slices, which asks whether another inode still uses them.
+CREATE INDEX slice_object ON slice (slice_id);
+CREATE INDEX slice_borrowed ON slice (slice_id) WHERE borrowed;
 
--- Bytes of slices of at most 64 KiB. A slice of this kind is referenced from one inode only.
+-- Slices whose refs are all borrowed: no inode counts them, so they count here, with their whole size
+-- (functions/1_sharing.sql).
+CREATE TABLE shared_slice (
+    slice_id        bigint PRIMARY KEY,
+    bytes           bigint NOT NULL
+);
+
+-- Bytes of slices of at most 64 KiB.
 CREATE TABLE inline (
     slice_id        bigint PRIMARY KEY,
     data            bytea NOT NULL      -- 1 to 65,536 bytes
@@ -232,7 +252,8 @@ CREATE INDEX sustained_session ON sustained (session_id, doomed);
 CREATE TABLE usage (
     one             boolean PRIMARY KEY DEFAULT true CHECK (one),
     bytes           bigint NOT NULL,
-    inodes          bigint NOT NULL
+    inodes          bigint NOT NULL,
+    shared          bigint NOT NULL DEFAULT 0   -- sum of shared_slice.bytes; counts too
 ) WITH (fillfactor = 50);
 
 -- Slices in the object store that no ref uses. Collection deletes their objects when no session can
@@ -283,6 +304,17 @@ CREATE TABLE removed_link (
     PRIMARY KEY (ino, parent, name)
 );
 CREATE INDEX removed_link_age ON removed_link (deleted_at, ino);
+
+-- Snapshots of trees. Each is a directory entry of `.snapshots` in the root, with a tree of its own below
+-- it (functions/5_clones.sql).
+CREATE TABLE snapshot (
+    name            bytea PRIMARY KEY,
+    ino             bigint NOT NULL,    -- top of the tree
+    path            bytea NOT NULL,     -- of the source, when the snapshot was made
+    created_at      timestamptz NOT NULL,
+    inodes          bigint NOT NULL,    -- of the tree
+    bytes           bigint NOT NULL     -- of its files, less holes
+);
 
 -- The session that does the upkeep of trash and garbage, and until when. It saves the work of the
 -- other sessions; two at the same time do no harm.

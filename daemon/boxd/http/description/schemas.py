@@ -253,6 +253,21 @@ SCHEMAS: dict[str, Json] = {
         },
         "encoded_path",
     ),
+    "DriveSnapshot": _object(
+        "A read-only copy of a tree of a drive.",
+        {
+            "name": TEXT,
+            "path": _described(TEXT, "The path of the source at that time."),
+            "encoded_path": _ENCODED,
+            "created": TIME,
+            "inodes": COUNT,
+            "bytes": _described(COUNT, "The size of its files, without holes."),
+        },
+        "encoded_path",
+    ),
+    "Copied": _object(
+        "The path of a copy.", {"path": TEXT, "encoded_path": _ENCODED}, "encoded_path"
+    ),
     "Resize": _object(
         "A text frame to a terminal; the service ignores other text frames.",
         {

@@ -14,6 +14,7 @@ from boxd.http.proxy import proxy
 from boxd.http.routes import (
     boxes,
     catalogs,
+    copies,
     health,
     mcp,
     reference,
@@ -38,6 +39,7 @@ JSON_ROUTES = (
     *catalogs.ROUTES,
     *surfaces.ROUTES,
     *trash.ROUTES,
+    *copies.ROUTES,
     *tls_ask.ROUTES,
     *reference.ROUTES,
 )

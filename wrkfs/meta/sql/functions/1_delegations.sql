@@ -96,12 +96,13 @@ END $$;
 CREATE FUNCTION wrkfs.delegate(a_session bigint, a_epoch bigint, a_ino bigint) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
+    IF wrkfs.is_read_only(a_ino) THEN RETURN false; END IF;
     PERFORM set_config('synchronous_commit', 'on', true);
     PERFORM 1 FROM session s WHERE s.session_id = a_session AND s.epoch = a_epoch AND s.delegates
         AND s.channel IS NOT NULL AND s.fenced_at IS NULL AND s.expires_at > clock_timestamp()
     FOR KEY SHARE;
     IF NOT FOUND THEN RETURN false; END IF;
-    PERFORM 1 FROM recall c WHERE c.ino = a_ino AND c.session_id <> a_session
+    PERFORM 1 FROM recall c WHERE c.ino IN (a_ino, 0) AND c.session_id <> a_session
         AND c.until > clock_timestamp();
     IF FOUND THEN RETURN false; END IF;
     PERFORM 1 FROM inode i WHERE i.ino = a_ino AND i.mode >> 12 = 4 AND i.nlink > 0

@@ -12,6 +12,7 @@ CREATE TYPE wrkfs.tree_reply AS (
     part integer, flag boolean,
     ino bigint, mode integer, nlink integer, uid bigint, gid bigint, rdev bigint, size bigint,
     atime bigint, mtime bigint, ctime bigint, version bigint, parent bigint, holes bigint,
+    borrowed bigint,
     ref_pos bigint[], ref_slice bigint[], ref_size bigint[], ref_off bigint[], ref_length bigint[],
     ref_checksums bytea[], ref_inline bytea[], cookie bigint, name bytea
 );
@@ -55,7 +56,8 @@ BEGIN
                             ELSE octet_length(s.checksums) END), 0) AS bytes
                         FROM slice s WHERE s.inode = i.ino
                     ) m ON i.mode >> 12 = 8 AND i.size > 0 AND v_bytes > 0
-                WHERE d.parent = v_ino ORDER BY d.cookie LIMIT v_entries
+                WHERE d.parent = v_ino AND d.ino <> wrkfs.snapshots_ino()
+                ORDER BY d.cookie LIMIT v_entries
             ) e LEFT JOIN LATERAL (
                 SELECT array_agg(g.pos) AS ref_pos, array_agg(g.slice_id) AS ref_slice,
                     array_agg(g.size) AS ref_size, array_agg(g.off) AS ref_off,
@@ -70,7 +72,7 @@ BEGIN
             v_count := v_count + 1;
             v_held := v_held OR v.held;
             r := (2, v.flag, v.ino, v.mode, v.nlink, v.uid, v.gid, v.rdev, v.size, v.atime, v.mtime,
-                v.ctime, v.version, v.parent, v.holes, v.ref_pos, v.ref_slice, v.ref_size,
+                v.ctime, v.version, v.parent, v.holes, v.borrowed, v.ref_pos, v.ref_slice, v.ref_size,
                 v.ref_off, v.ref_length, v.ref_checksums, v.ref_inline, v.cookie, v.name);
             IF v.fits AND v.total <= v_bytes THEN
                 r.part := 3;

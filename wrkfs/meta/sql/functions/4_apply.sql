@@ -42,7 +42,8 @@ BEGIN
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
     v_fresh := ARRAY(SELECT g.ino FROM unnest(a_ino, a_new) AS g (ino, new) WHERE g.new);
     PERFORM wrkfs.lock_inodes(a_ino || a_gone_ino);
-    SELECT count(*), coalesce(sum(-(i.size - i.holes)) FILTER (WHERE i.mode >> 12 = 8), 0)
+    SELECT count(*),
+        coalesce(sum(-(i.size - i.holes - i.borrowed)) FILTER (WHERE i.mode >> 12 = 8), 0)
     INTO v_there, v_bytes FROM inode i WHERE i.ino = ANY (a_ino);
     IF v_there <> cardinality(a_ino) - cardinality(v_fresh)
         OR (SELECT count(*) FROM inode i WHERE i.ino = ANY (a_gone_ino) AND i.nlink > 0)
@@ -83,7 +84,10 @@ BEGIN
         a_version, a_parent, a_holes)
         AS g (ino, new, mode, nlink, uid, gid, size, atime, mtime, ctime, version, parent, holes)
     WHERE i.ino = g.ino AND NOT g.new;
-    SELECT v_bytes + coalesce(sum(i.size - i.holes) FILTER (WHERE i.mode >> 12 = 8), 0)
+    UPDATE inode i SET borrowed = wrkfs.borrowed(i.ino, 0, i.size)
+    WHERE i.ino = ANY (a_ext_ino) AND i.borrowed > 0;
+    SELECT v_bytes
+        + coalesce(sum(i.size - i.holes - i.borrowed) FILTER (WHERE i.mode >> 12 = 8), 0)
     INTO v_bytes FROM inode i WHERE i.ino = ANY (a_ino);
     IF cardinality(a_link_ino) > 0 THEN
         INSERT INTO symlink (ino, target) SELECT * FROM unnest(a_link_ino, a_link_target);
@@ -158,6 +162,7 @@ DECLARE
     r wrkfs.freed;
     v_trash boolean := wrkfs.has_trash();
     v_open bigint[] := ARRAY(SELECT DISTINCT s.ino FROM sustained s WHERE s.ino = ANY (a_ino));
+    v_closed bigint[];
 BEGIN
     DELETE FROM lease l WHERE l.ino = ANY (a_ino) AND l.session_id = a_session;
     DELETE FROM delegation d WHERE d.ino = ANY (a_ino) AND d.session_id = a_session;
@@ -168,12 +173,15 @@ BEGIN
         FROM unnest(a_ino, a_at) AS g (ino, at) WHERE i.ino = g.ino;
         RETURN r;
     END IF;
-    SELECT coalesce(sum(i.size - i.holes) FILTER (WHERE i.mode >> 12 = 8), 0), count(*)
-    INTO r.bytes, r.inodes
+    SELECT coalesce(sum(i.size - i.holes - i.borrowed) FILTER (WHERE i.mode >> 12 = 8), 0),
+        count(*), array_agg(i.ino)
+    INTO r.bytes, r.inodes, v_closed
     FROM inode i WHERE i.ino = ANY (a_ino) AND NOT i.ino = ANY (v_open);
+    PERFORM wrkfs.hand_over(v_closed);
     INSERT INTO trash (parent, name, ino, bytes, deleted_at, dir_mtime)
     SELECT g.parent, g.name, g.ino,
-        CASE WHEN i.mode >> 12 = 8 AND NOT g.ino = ANY (v_open) THEN i.size - i.holes ELSE 0 END,
+        CASE WHEN i.mode >> 12 = 8 AND NOT g.ino = ANY (v_open)
+            THEN i.size - i.holes - i.borrowed ELSE 0 END,
         wrkfs.moment(g.at), g.before
     FROM unnest(a_ino, a_parent, a_name, a_at, a_before) AS g (ino, parent, name, at, before)
     JOIN inode i ON i.ino = g.ino;

@@ -55,6 +55,7 @@ BEGIN
     INTO v_mode, v_nlink, v_size, v_home
     FROM inode i WHERE i.ino = a_ino FOR NO KEY UPDATE;
     IF NOT FOUND OR wrkfs.is_gone(a_ino, v_nlink) THEN r.errno := 2; RETURN r; END IF;
+    IF wrkfs.is_read_only(a_ino) THEN r.errno := 30; RETURN r; END IF;
     IF a_size IS NULL THEN
         r.errno := wrkfs.op_pass(a_session, a_slot, a_seq, a_ino, false, 0, 0, v_home);
         IF r.errno <> 0 THEN RETURN r; END IF;
@@ -94,7 +95,8 @@ BEGIN
     WHERE o.session_id = a_session AND o.epoch = a_epoch AND o.slot = 1 FOR KEY SHARE;
     IF NOT FOUND THEN RETURN false; END IF;
     FOR k IN 1..cardinality(a_inos) LOOP
-        UPDATE inode i SET atime = a_atimes[k] WHERE i.ino = a_inos[k] AND i.atime < a_atimes[k];
+        UPDATE inode i SET atime = a_atimes[k]
+        WHERE i.ino = a_inos[k] AND i.atime < a_atimes[k] AND NOT wrkfs.is_read_only(i.ino);
     END LOOP;
     -- Access times need no recall. Sessions with a lease are only notified, by negative numbers: they
     -- read the attributes again and keep the lease. One message has room for a limited number.
@@ -172,6 +174,7 @@ BEGIN
     IF wrkfs.is_foreign(a_session, ARRAY[a_ino]) THEN r.errno := -2; RETURN r; END IF;
     SELECT i.nlink INTO v_nlink FROM inode i WHERE i.ino = a_ino FOR NO KEY UPDATE;
     IF NOT FOUND OR wrkfs.is_gone(a_ino, v_nlink) THEN r.errno := 2; RETURN r; END IF;
+    IF wrkfs.is_read_only(a_ino) THEN r.errno := 30; RETURN r; END IF;
     PERFORM 1 FROM xattr x WHERE x.ino = a_ino AND x.name = a_name;
     r.errno := CASE WHEN FOUND AND a_flags = 1 THEN 17 WHEN NOT FOUND AND a_flags = 2 THEN 61
         ELSE 0 END;

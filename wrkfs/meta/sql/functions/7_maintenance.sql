@@ -152,9 +152,9 @@ DECLARE
     v_chunk bigint := a_pos >> 26;
     v_end bigint := a_pos + a_length;
     v_top record;
+    v_is_shared boolean;
     v_ids bigint[];
     v_sizes bigint[];
-    v_starts bigint[];
     v_inline boolean[];
 BEGIN
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
@@ -172,12 +172,16 @@ BEGIN
     PERFORM 1 FROM inode i WHERE i.ino = a_ino AND i.mode >> 12 = 8 FOR NO KEY UPDATE;
     -- A session that cached the refs under a lease finds their objects only while garbage waits.
     IF FOUND AND wrkfs.recalls_of(a_session, a_ino) THEN r.errno := -2; RETURN r; END IF;
+    SELECT i.borrowed > 0 OR EXISTS (
+        SELECT 1 FROM slice o WHERE o.borrowed AND o.slice_id = ANY (a_ref_slice || a_hidden))
+    INTO v_is_shared FROM inode i WHERE i.ino = a_ino;
     r.errno := 0;
     r.flag := false;
     -- False is an answer too: a crash of the database that undoes it must not look like a lost change.
     PERFORM wrkfs.op_end(a_session, a_slot, a_seq, 0, false, 0, 0);
     PERFORM 1 FROM inode i WHERE i.ino = a_ino AND i.mode >> 12 = 8;
-    IF NOT FOUND THEN RETURN r; END IF;
+    -- A copy of shared bytes would count once more in the usage.
+    IF NOT FOUND OR v_is_shared THEN RETURN r; END IF;
     -- The new ref takes the position of the newest replaced ref: above the remaining refs, and below
     -- later ones. A slice has at most one ref in a chunk.
     SELECT s.ord, s.pos, s.length INTO v_top FROM slice s
@@ -203,29 +207,28 @@ BEGIN
         DELETE FROM slice s WHERE s.inode = a_ino AND s.chunk = v_chunk
             AND (s.slice_id = ANY (a_hidden) OR s.slice_id = ANY (a_ref_slice)
                  AND s.pos >= a_pos AND s.pos + s.length <= v_end)
-        RETURNING s.slice_id, s.size, s.pos, s.off, s.is_inline
+        RETURNING s.slice_id, s.size, s.is_inline
     )
-    SELECT array_agg(g.slice_id), array_agg(g.size), array_agg(g.pos - g.off),
-        array_agg(g.is_inline)
-    INTO v_ids, v_sizes, v_starts, v_inline FROM gone g;
+    SELECT array_agg(g.slice_id), array_agg(g.size), array_agg(g.is_inline)
+    INTO v_ids, v_sizes, v_inline FROM gone g;
     INSERT INTO slice (inode, chunk, ord, pos, slice_id, size, off, length, checksums, is_inline)
     VALUES (a_ino, v_chunk, v_top.ord, a_pos, a_slice, a_length, 0, a_length, a_checksums,
         a_inline IS NOT NULL);
-    PERFORM wrkfs.drop_slices(a_ino, v_ids, v_sizes, v_starts, v_inline);
+    PERFORM wrkfs.drop_slices(v_ids, v_sizes, v_inline);
     r.flag := true;
     PERFORM wrkfs.op_end(a_session, a_slot, a_seq, 0, true, 0, 0);
     RETURN r;
 END $$;
 
--- Returns up to a_limit files beyond inode a_after that have a chunk of a_refs refs or more. It reads
--- the whole index of refs, so upkeep does not call it in every round.
+-- Returns up to a_limit files beyond inode a_after that have a chunk of a_refs refs or more, none of
+-- them borrowed. It reads the whole index of refs, so upkeep does not call it in every round.
 CREATE FUNCTION wrkfs.ragged(a_after bigint, a_refs integer, a_limit integer) RETURNS bigint[]
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN ARRAY(
         SELECT DISTINCT g.inode FROM (
             SELECT s.inode FROM slice s WHERE s.inode > a_after
-            GROUP BY s.inode, s.chunk HAVING count(*) >= a_refs
+            GROUP BY s.inode, s.chunk HAVING count(*) >= a_refs AND NOT bool_or(s.borrowed)
             ORDER BY s.inode, s.chunk LIMIT a_limit) g
         ORDER BY g.inode);
 END $$;
@@ -437,6 +440,7 @@ BEGIN
     PERFORM wrkfs.lock_inodes(ARRAY[a_parent, a_ino]);
     PERFORM 1 FROM inode i WHERE i.ino = a_parent AND i.mode >> 12 = 4 AND i.nlink > 0;
     IF NOT FOUND THEN r.errno := wrkfs.why_not(a_parent); RETURN r; END IF;
+    IF wrkfs.is_read_only(a_parent) THEN r.errno := 30; RETURN r; END IF;
     PERFORM 1 FROM dentry d WHERE d.parent = a_parent AND d.name = a_name;
     IF FOUND THEN r.errno := 17; RETURN r; END IF;
     SELECT 0, false, i.* INTO v FROM inode i WHERE i.ino = a_ino;
@@ -447,7 +451,7 @@ BEGIN
     -- A directory with a holder is still being purged.
     IF FOUND AND v_is_dir THEN r.errno := 16; RETURN r; END IF;
     IF NOT FOUND AND v.nlink = 0 THEN
-        v_bytes := CASE WHEN v.mode >> 12 = 8 THEN v.size - v.holes ELSE 0 END;
+        v_bytes := CASE WHEN v.mode >> 12 = 8 THEN v.size - v.holes - v.borrowed ELSE 0 END;
         v_inodes := 1;
         IF wrkfs.over_quota(v_bytes, 1) THEN r.errno := 122; RETURN r; END IF;
     END IF;
