@@ -11,6 +11,7 @@
     ├── ArgumentTooBig E2BIG     ├── Busy EBUSY               ├── NoSpace ENOSPC
     ├── QuotaExceeded EDQUOT     ├── Stale ESTALE             ├── BadDescriptor EBADF
     ├── PreconditionFailed ECANCELED   ├── ReadOnly EROFS     ├── CrossesDevices EXDEV
+    ├── NoSuchAddress ENXIO
     └── StorageError EIO
         ├── Corrupt              the store returned other bytes than were written
         │   └── Missing          the object does not exist
@@ -119,6 +120,12 @@ class OutOfRange(WrkfsError):
     """The caller's buffer is too small, or a value is too large."""
 
     errno = _errno.ERANGE
+
+
+class NoSuchAddress(WrkfsError):
+    """The file has no data, or no hole, at or behind the offset."""
+
+    errno = _errno.ENXIO
 
 
 class FileTooBig(WrkfsError):

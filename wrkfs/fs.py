@@ -31,6 +31,7 @@ from wrkfs.meta.leases.store import LeasedMeta
 from wrkfs.meta.postgres.store import PostgresMeta
 from wrkfs.meta.rules import check_namespace, check_writable
 from wrkfs.open_files import OpenFileTable
+from wrkfs.ranges import FileRanges
 from wrkfs.reader import BlockReader
 from wrkfs.recovery import UNDONE, Recovery
 from wrkfs.stores import Stores
@@ -107,6 +108,8 @@ class Filesystem:
         upkeep = leased.upkeep if isinstance(leased, DelegatedMeta) else store.upkeep
         self.stores = Stores(meta, upkeep, blocks, self._reader, prefix, give_up)
         self._table = OpenFileTable(self._files, self.stores, self._write_path, self._attributes)
+        self.ranges = FileRanges(meta, self._table, self._attributes, self._change)
+        """Holes and copies of ranges of open files."""
         self.hold = self.stores.holds.hold
         """Return a context that keeps every object that a file uses when the context begins."""
         meta.watch(self._on_crash)

@@ -175,6 +175,11 @@ class OpenFileTable:
             file.layout = layout
         return layout
 
+    async def committed_layout(self, file: OpenFile) -> FileLayout:
+        """Return the layout of a file with all bytes that this session has written."""
+        await file.writer.commit(durable=False)
+        return await self._layout(file)
+
     def note_fragmented(self, ino: Ino) -> None:
         """Record that a file may have many refs: upkeep compacts it."""
         self._stores.note_fragmented(ino)

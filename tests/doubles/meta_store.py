@@ -11,9 +11,17 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tests.doubles.meta_store_ranges import MemoryRanges
 from tests.doubles.meta_store_trees import MemoryTrees
 from tests.doubles.meta_store_upkeep import MemoryUpkeep
-from tests.doubles.meta_volume import LINK_MAX, Entry, MemoryVolume, Node, used_bytes
+from tests.doubles.meta_volume import (
+    LINK_MAX,
+    Entry,
+    MemoryVolume,
+    Node,
+    check_resizable,
+    used_bytes,
+)
 from wrkfs.errors import (
     CrossesDevices,
     Exists,
@@ -54,15 +62,7 @@ XATTR_LIST_MAX = 64 * 1024
 """Maximum length of the list of extended attribute names of one inode in bytes (Linux)."""
 
 
-def _check_resizable(mode: int) -> None:
-    """Reject a change of size unless the file is regular. Raises IsDirectory, InvalidArgument."""
-    if stat.S_ISDIR(mode):
-        raise IsDirectory
-    if not stat.S_ISREG(mode):
-        raise InvalidArgument("not a regular file")
-
-
-class MemoryMeta(MemoryTrees, MemoryUpkeep):
+class MemoryMeta(MemoryRanges, MemoryTrees, MemoryUpkeep):
     """One session on a `MemoryVolume` (`MetaStore`)."""
 
     def __init__(self, volume: MemoryVolume | None = None) -> None:
@@ -154,7 +154,7 @@ class MemoryMeta(MemoryTrees, MemoryUpkeep):
         rules.check_writable(ino)
         mode = node.attr.mode
         if changes.size is not None:
-            _check_resizable(mode)
+            check_resizable(mode)
             if changes == SetAttr(size=node.attr.size) and not used_bytes(node.attr):
                 return node.attr
             volume.resize(node, changes.size)
@@ -208,7 +208,7 @@ class MemoryMeta(MemoryTrees, MemoryUpkeep):
             node = volume.nodes[directory.entries[name].ino]
             if exclusive:
                 raise Exists
-            _check_resizable(node.attr.mode)
+            check_resizable(node.attr.mode)
         volume.sustain(node.attr.ino, self._session)
         return volume.file_map(node), made
 
@@ -415,7 +415,7 @@ class MemoryMeta(MemoryTrees, MemoryUpkeep):
         node = volume.take_up(ino)
         if truncate:
             rules.check_writable(ino)
-        _check_resizable(node.attr.mode)
+        check_resizable(node.attr.mode)
         if truncate:
             volume.resize(node, 0)
             node.change(mtime_ns=time.time_ns())
@@ -440,7 +440,7 @@ class MemoryMeta(MemoryTrees, MemoryUpkeep):
             node = volume.node(commit.ino)
         except NotFound:
             raise Stale from None
-        _check_resizable(node.attr.mode)
+        check_resizable(node.attr.mode)
         if commit.extents:
             rules.check_writable(commit.ino)
         volume.commit(node, commit)

@@ -11,7 +11,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from wrkfs.errors import FileTooBig, InvalidArgument, NotDirectory, NotFound, QuotaExceeded
+from wrkfs.errors import (
+    FileTooBig,
+    InvalidArgument,
+    IsDirectory,
+    NotDirectory,
+    NotFound,
+    QuotaExceeded,
+)
 from wrkfs.layout import CHUNK_SIZE, INLINE_MAX, MAX_FILE_SIZE
 from wrkfs.meta import rules
 from wrkfs.types import ROOT_INO, Attr, FileMap, Ino, SessionId, SliceId, SliceRef
@@ -30,6 +37,20 @@ JUST_GONE = timedelta(seconds=10)
 def used_bytes(attr: Attr) -> int:
     """The number of bytes that a regular file uses of the quota; 0 for other inodes."""
     return attr.size - attr.holes if stat.S_ISREG(attr.mode) else 0
+
+
+def check_resizable(mode: int) -> None:
+    """Reject a change of size unless the file is regular. Raises IsDirectory, InvalidArgument."""
+    if stat.S_ISDIR(mode):
+        raise IsDirectory
+    if not stat.S_ISREG(mode):
+        raise InvalidArgument("not a regular file")
+
+
+class BorrowedRef(SliceRef):
+    """A ref that a copy of a range shares with another file and does not count."""
+
+    __slots__ = ()
 
 
 @dataclass(slots=True)
@@ -59,10 +80,14 @@ class Node:
     @property
     def use(self) -> int:
         """The number of bytes that the inode counts."""
-        if not self.borrowed:
+        if not any(self.borrows(ref) for ref in self.refs):
             return used_bytes(self.attr)
-        own = [(ref.pos, ref.length) for ref in self.refs if ref.slice_id not in self.borrowed]
+        own = [(ref.pos, ref.length) for ref in self.refs if not self.borrows(ref)]
         return self.attr.size - rules.holes(own, self.attr.size)
+
+    def borrows(self, ref: SliceRef) -> bool:
+        """Return True if the inode does not count a ref."""
+        return isinstance(ref, BorrowedRef) or ref.slice_id in self.borrowed
 
     def change(self, **changes: int) -> Attr:
         """Sets attributes and moves ctime."""
@@ -133,11 +158,9 @@ class MemoryVolume:
         """The sizes of the slices whose refs are all borrowed."""
         sizes: dict[SliceId, int] = {}
         own: set[SliceId] = set()
-        if not any(node.borrowed for node in self.all_nodes()):
-            return {}
         for node in self.all_nodes():
             for ref in node.refs:
-                if ref.slice_id in node.borrowed:
+                if node.borrows(ref):
                     sizes[ref.slice_id] = ref.size
                 else:
                     own.add(ref.slice_id)
@@ -306,7 +329,9 @@ class MemoryVolume:
         if node.attr.ino not in self.trash:
             self.free_slices(node)
             return
-        lent = {slice_id for other in self.nodes.values() for slice_id in other.borrowed}
+        lent = {
+            ref.slice_id for other in self.all_nodes() for ref in other.refs if other.borrows(ref)
+        }
         node.borrowed |= lent & {ref.slice_id for ref in node.refs}
 
     def free_slices(self, node: Node) -> None:
@@ -389,7 +414,7 @@ class MemoryVolume:
         places = [(ref.pos, ref.length) for ref in node.refs]
         places += [(base + extent.pos, extent.length) for extent in commit.extents]
         holes = rules.holes(places, size)
-        own = [(ref.pos, ref.length) for ref in node.refs if ref.slice_id not in node.borrowed]
+        own = [(ref.pos, ref.length) for ref in node.refs if not node.borrows(ref)]
         own += places[len(node.refs) :]
         self.charge(size - rules.holes(own, size) - node.use)
         version = node.attr.version
@@ -404,7 +429,7 @@ class MemoryVolume:
 
     def file_map(self, node: Node) -> FileMap:
         """Attributes and slices."""
-        return FileMap(node.attr, tuple(node.refs))
+        return FileMap(node.attr, tuple(_plain(ref) for ref in node.refs))
 
     def _overlay(self, node: Node, extent: Extent, pos: int, off: int, length: int) -> None:
         """Puts one piece on top and drops the refs of its chunk that it covers wholly."""
@@ -430,7 +455,7 @@ class MemoryVolume:
         last = next((old for old in reversed(node.refs) if old.pos // CHUNK_SIZE == chunk), None)
         if last is None or last.inline is None or ref.inline is None:
             return ref
-        if last.slice_id in node.borrowed:
+        if node.borrows(last):
             return ref
         if last.pos + last.length != ref.pos or last.length + ref.length > INLINE_MAX:
             return ref
@@ -448,3 +473,10 @@ class MemoryVolume:
         for ref in stored:
             if ref.slice_id not in kept:
                 self.freed_slices.setdefault(ref.slice_id, (ref.size, time.monotonic()))
+
+
+def _plain(ref: SliceRef) -> SliceRef:
+    """A ref as a client sees it."""
+    if not isinstance(ref, BorrowedRef):
+        return ref
+    return SliceRef(ref.pos, ref.slice_id, ref.size, ref.off, ref.length, ref.checksums, ref.inline)

@@ -174,6 +174,22 @@ def check_commit(commit: Commit) -> None:
         raise InvalidArgument("the commit contains a slice id twice")
 
 
+def check_range(start: int, length: int) -> None:
+    """Reject a range that no file can have. Raises InvalidArgument, FileTooBig."""
+    if start < 0 or length <= 0:
+        raise InvalidArgument("the range has no bytes, or begins before the file")
+    if start + length > MAX_FILE_SIZE:
+        raise FileTooBig
+
+
+def check_copy(source: Ino, start: int, target: Ino, to: int, length: int) -> None:
+    """Reject a copy that cannot be made. Raises InvalidArgument, FileTooBig."""
+    check_range(start, length)
+    check_range(to, length)
+    if source == target and abs(start - to) < length:
+        raise InvalidArgument("the source and the target of the copy overlap")
+
+
 def pieces(extent: Extent, base: int) -> Iterator[tuple[int, int, int]]:
     """Yield (file offset, offset in the slice, length) of an extent, cut at chunk boundaries.
 

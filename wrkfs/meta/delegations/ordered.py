@@ -235,6 +235,14 @@ class OrderedStore:
         await self._flusher.flush()
         return await self._inner.commit(commit)
 
+    async def allocate(self, ino: Ino, start: int, length: int, *, clear: bool, grow: bool) -> Attr:
+        await self._flusher.flush()
+        return await self._inner.allocate(ino, start, length, clear=clear, grow=grow)
+
+    async def copy_range(self, source: Ino, start: int, target: Ino, to: int, length: int) -> Attr:
+        await self._flusher.flush()
+        return await self._inner.copy_range(source, start, target, to, length)
+
     async def compact(self, stretch: Stretch) -> bool:
         await self._flusher.flush()
         return await self._inner.compact(stretch)

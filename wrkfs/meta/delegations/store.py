@@ -75,6 +75,7 @@ class DelegatedMeta:
         self.setxattr, self.removexattr = leased.setxattr, leased.removexattr
         self.give_up, self.drop_ranges = leased.give_up, leased.drop_ranges
         self.compact, self.copies = leased.compact, leased.copies
+        self.copy_range = leased.copy_range
 
     # -- the session --
 
@@ -431,3 +432,8 @@ class DelegatedMeta:
         # What is not in the journal must be in the database's log.
         durable = replace(commit, durable=True)
         return await self._with_room(lambda: self._leased.commit(durable))
+
+    async def allocate(self, ino: Ino, start: int, length: int, *, clear: bool, grow: bool) -> Attr:
+        return await self._with_room(
+            lambda: self._leased.allocate(ino, start, length, clear=clear, grow=grow)
+        )

@@ -527,6 +527,18 @@ class LeasedMeta:
                 self.table.put_map(file_map)
         return attr
 
+    async def allocate(self, ino: Ino, start: int, length: int, *, clear: bool, grow: bool) -> Attr:
+        async with self.leases.changing(ino) as change:
+            attr = await self._inner.allocate(ino, start, length, clear=clear, grow=grow)
+            self.table.add_changed(change, attr)
+        return attr
+
+    async def copy_range(self, source: Ino, start: int, target: Ino, to: int, length: int) -> Attr:
+        async with self.leases.changing(target) as change:
+            attr = await self._inner.copy_range(source, start, target, to, length)
+            self.table.add_changed(change, attr)
+        return attr
+
     async def compact(self, stretch: Stretch) -> bool:
         async with self.leases.changing(stretch.ino):
             replaced = await self._inner.compact(stretch)

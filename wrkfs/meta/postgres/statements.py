@@ -37,6 +37,8 @@ STATEMENTS: dict[str, str] = {
     "release": _call("release", OPERATION + 1),
     "create_unlinked": _call("create_unlinked", OPERATION + 4),
     "commit": _call("commit", OPERATION + 9),
+    "allocate": _call("allocate", OPERATION + 5),
+    "copy_range": _call("copy_range", OPERATION + 5),
     "sync": _call("sync", OPERATION),
     "setattr": _call("setattr", OPERATION + 9),
     "touch": _call("touch", 4),

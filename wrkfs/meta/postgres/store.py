@@ -430,6 +430,15 @@ class PostgresMeta(PostgresFiles):
         )
         return rows.attr(row)
 
+    async def allocate(self, ino: Ino, start: int, length: int, *, clear: bool, grow: bool) -> Attr:
+        rules.check_range(start, length)
+        return rows.attr(await self._growing("allocate", ino, start, length, clear, grow))
+
+    async def copy_range(self, source: Ino, start: int, target: Ino, to: int, length: int) -> Attr:
+        rules.check_copy(source, start, target, to, length)
+        row = await self._session.mutate("copy_range", source, start, target, to, length)
+        return rows.attr(row)
+
     async def publish(
         self,
         ino: Ino,

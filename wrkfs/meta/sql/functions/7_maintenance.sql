@@ -183,9 +183,10 @@ BEGIN
     -- A copy of shared bytes would count once more in the usage.
     IF NOT FOUND OR v_is_shared THEN RETURN r; END IF;
     -- The new ref takes the position of the newest replaced ref: above the remaining refs, and below
-    -- later ones. A slice has at most one ref in a chunk.
+    -- later ones. Parts of a slice that was cut in two (4_ranges.sql) may be outside the stretch.
     SELECT s.ord, s.pos, s.length INTO v_top FROM slice s
     WHERE s.inode = a_ino AND s.chunk = v_chunk AND s.slice_id = ANY (a_ref_slice)
+        AND s.pos < v_end AND s.pos + s.length > a_pos
     ORDER BY s.ord DESC LIMIT 1;
     IF NOT FOUND OR v_top.pos < a_pos OR v_top.pos + v_top.length > v_end THEN RETURN r; END IF;
     PERFORM 1 FROM unnest(a_ref_slice, a_ref_pos, a_ref_off, a_ref_length)
