@@ -383,7 +383,9 @@ class Filesystem:
                 await handle.close()
             raise
 
-    async def create_unlinked(self, mode: int, caller: Caller) -> FileHandle:
+    async def create_unlinked(
+        self, mode: int, caller: Caller, flags: int = os.O_RDWR
+    ) -> FileHandle:
         """Create a file without a name and open it.
 
         The store deletes the file unless `publish` names it.
@@ -392,7 +394,7 @@ class Filesystem:
             lambda: self._meta.create_unlinked(mode, caller),
             lambda file_map: self._meta.open(file_map.attr.ino),
         )
-        return self._table.add_handle(file_map, os.O_RDWR, epoch)
+        return self._table.add_handle(file_map, flags, epoch)
 
     async def publish(
         self,

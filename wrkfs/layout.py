@@ -97,7 +97,6 @@ class FileLayout:
             index += 1
         return segments
 
-
     def next_data(self, offset: int) -> int | None:
         """Return the first offset >= `offset` that a segment covers; None if there is none."""
         index = max(0, bisect_right(self._starts, offset) - 1)

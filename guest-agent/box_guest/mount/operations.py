@@ -10,39 +10,34 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import functools
 import logging
 import os
 import stat
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING
 
 import pyfuse3
 
+from box_guest.mount import ranges
 from box_guest.mount.ghosts import UnlinkedInodes
+from box_guest.mount.guarded import REQUEST_TIMEOUT, handler, of_inode
 from box_guest.mount.handles import DOT_COOKIES, DirectoryCursor, Table
 from box_guest.mount.memory import give_back_soon
 from box_guest.mount.secondwalk import SecondWalks
 from box_guest.mount.watchdog import Watchdog
-from wrkfs.errors import InvalidArgument, NotFound, WrkfsError
-from wrkfs.meta.rules import without_set_ids
+from wrkfs.errors import Exists, InvalidArgument, NotFound, PreconditionFailed, WrkfsError
+from wrkfs.meta.rules import check_writable, without_set_ids
 from wrkfs.types import Caller, Ino, RenameFlags, SetAttr
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
-    from typing import Any
+    from collections.abc import Sequence
 
     from box_guest.mount.kernel import Kernel
     from wrkfs.fs import Filesystem
     from wrkfs.handle import FileHandle
     from wrkfs.types import Attr, Dentry
 
-    P = ParamSpec("P")
-    T = TypeVar("T")
-
 log = logging.getLogger(__name__)
 
-REQUEST_TIMEOUT = 85.0
-"""Seconds after which the mount answers a request with EIO: none may hang for more than 90 s."""
 BLOCK_SIZE = 4096
 """Unit of statfs."""
 PREFERRED_IO = 64 * 1024
@@ -55,56 +50,6 @@ IMPOSSIBLE_SIZE = -1
 """st_size of an entry that the kernel lists, refuses to link and forgets at once."""
 TRUSTED = b"trusted."
 """Namespace of extended attributes that only root sees."""
-
-
-def handler(
-    function: Callable[Concatenate[Operations, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[Operations, P], Coroutine[Any, Any, T]]:
-    """Wrap a request handler: any exception except FUSEError would hang the caller."""
-
-    async def guarded(self: Operations, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        task = self.watchdog.enter()
-        try:
-            return await function(self, *args, **kwargs)
-        except WrkfsError as error:
-            raise pyfuse3.FUSEError(error.errno) from None
-        except pyfuse3.FUSEError:
-            raise
-        except asyncio.CancelledError:
-            if not self.watchdog.was_late(task):
-                raise
-            log.error("%s: no answer within %g s", function.__name__, REQUEST_TIMEOUT)
-            raise pyfuse3.FUSEError(errno.EIO) from None
-        except Exception:
-            log.exception("%s failed", function.__name__)
-            raise pyfuse3.FUSEError(errno.EIO) from None
-        finally:
-            self.watchdog.leave(task)
-
-    functools.update_wrapper(guarded, function)
-    return guarded
-
-
-def of_inode(
-    function: Callable[Concatenate[Operations, int, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[Operations, int, P], Coroutine[Any, Any, T]]:
-    """Wrap a handler that finds its inode by number: a missing inode is ESTALE, not ENOENT.
-
-    Another client may replace a name between the kernel's LOOKUP and the request that follows. On
-    ESTALE, the kernel walks the path again and finds the new file; ENOENT would reach the program.
-    The kernel does not walk a third time: an inode of its second walk that is gone gives ENOENT.
-    """
-
-    async def found(self: Operations, inode: int, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return await function(self, inode, *args, **kwargs)
-        except NotFound:
-            # The request's context is the last argument of every handler.
-            ctx = cast("pyfuse3.RequestContext", args[-1])
-            raise pyfuse3.FUSEError(self.gone(Ino(inode), ctx)) from None
-
-    functools.update_wrapper(found, function)
-    return handler(found)
 
 
 class Operations(pyfuse3.Operations):
@@ -122,6 +67,8 @@ class Operations(pyfuse3.Operations):
         self._directories: Table[DirectoryCursor] = Table()
         self._ghosts = UnlinkedInodes()
         self._walks = SecondWalks(fs)
+        self._unnamed: set[int] = set()
+        """Files of O_TMPFILE that may get a first name."""
         self._versions: dict[int, tuple[int, int, int]] = {}
         """Of each open file: the database's crash count at the open, the epoch and the version."""
         self._kernel: Kernel | None = None
@@ -179,6 +126,7 @@ class Operations(pyfuse3.Operations):
             if self._kernel is None or self._kernel.forgot(inode, lookups):
                 self._ghosts.forget(inode)
                 self._versions.pop(inode, None)
+                self._unnamed.discard(inode)
 
     @handler
     async def mkdir(
@@ -211,6 +159,8 @@ class Operations(pyfuse3.Operations):
     ) -> pyfuse3.EntryAttributes:
         """LINK."""
         parent = Ino(new_parent_inode)
+        if inode in self._unnamed:
+            return self._named(parent, new_name, await self._publish(Ino(inode), parent, new_name))
         return self._named(parent, new_name, await self._fs.link(Ino(inode), parent, new_name))
 
     @handler
@@ -313,6 +263,28 @@ class Operations(pyfuse3.Operations):
         attr, handle = await self._fs.create(parent, name, mode, flags, _caller(ctx))
         return self._open_answer(handle, flags, crashes), self._named(parent, name, attr)
 
+    @handler
+    async def tmpfile(
+        self, parent_inode: int, mode: int, flags: int, ctx: pyfuse3.RequestContext
+    ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
+        """TMPFILE: open(2) with O_TMPFILE, which creates a file without a name."""
+        check_writable(Ino(parent_inode))
+        directory, crashes = await self._fs.getattr(Ino(parent_inode)), self._fs.crashes
+        gid = directory.gid if directory.mode & stat.S_ISGID else ctx.gid
+        handle = await self._fs.create_unlinked(mode, Caller(ctx.uid, gid), flags)
+        if not flags & os.O_EXCL:
+            self._unnamed.add(handle.ino)
+        return self._open_answer(handle, flags, crashes), self._lookup_answer(handle.attr)
+
+    async def _publish(self, ino: Ino, parent: Ino, name: bytes) -> Attr:
+        """Give a file of O_TMPFILE its first name."""
+        try:
+            await self._fs.publish(ino, parent, name, if_absent=True)
+        except PreconditionFailed:
+            raise Exists from None
+        self._unnamed.discard(ino)
+        return await self._fs.getattr(ino)
+
     # pyfuse3 declares bytes, but accepts a memoryview: it uses the buffer protocol.
     @handler
     async def read(self, fh: int, off: int, size: int) -> bytes:
@@ -346,6 +318,26 @@ class Operations(pyfuse3.Operations):
         except WrkfsError as error:
             log.error("lost data of inode %d after its last close: %s", handle.ino, error)
             raise
+
+    @handler
+    async def lseek(self, fh: int, off: int, whence: int) -> int:
+        """LSEEK."""
+        return await ranges.seek(self._fs.ranges, self._files[fh], off, whence)
+
+    @handler
+    async def fallocate(self, fh: int, mode: int, offset: int, length: int) -> None:
+        """FALLOCATE."""
+        await ranges.allocate(self._fs.ranges, self._files[fh], mode, offset, length)
+
+    @handler
+    async def copy_file_range(
+        self, fh_in: int, off_in: int, fh_out: int, off_out: int, length: int, flags: int
+    ) -> int:
+        """COPY_FILE_RANGE."""
+        if flags:
+            raise InvalidArgument("copy_file_range has no flags")
+        source, target = self._files[fh_in], self._files[fh_out]
+        return await self._fs.ranges.copy(source, off_in, target, off_out, length)
 
     # -- directories --
 
