@@ -100,6 +100,24 @@ class Verbs:
         async def changed(fs: Filesystem, changes: SetAttr) -> None:
             await fs.setattr(await ino(fs), changes)
 
+        async def cleared(fs: Filesystem) -> None:
+            handle = await fs.open(await ino(fs), os.O_RDWR)
+            try:
+                await fs.ranges.allocate(handle, size, 50, clear=True, grow=size % 2 == 0)
+            finally:
+                await handle.close()
+
+        async def copied(fs: Filesystem) -> None:
+            source = await fs.open(await ino(fs), os.O_RDWR)
+            try:
+                _, target = await fs.create(ROOT_INO, other, mode, os.O_RDWR, ME)
+                try:
+                    await fs.ranges.copy(source, 0, target, 5000, 5000)
+                finally:
+                    await target.close()
+            finally:
+                await source.close()
+
         async def below(fs: Filesystem) -> None:
             await fs.mkdir(await ino(fs), other, mode, ME)
 
@@ -123,6 +141,8 @@ class Verbs:
             "rename": lambda fs: fs.rename(ROOT_INO, name, ROOT_INO, other, flags),
             "chmod": lambda fs: changed(fs, SetAttr(mode=mode)),
             "truncate": lambda fs: changed(fs, SetAttr(size=size)),
+            "clear": cleared,
+            "copy": copied,
             "setxattr": lambda fs: xattr(fs, name, data[:50]),
             "removexattr": lambda fs: xattr(fs, name, None),
             "sync": lambda fs: fs.sync(),

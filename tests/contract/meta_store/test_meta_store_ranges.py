@@ -48,6 +48,8 @@ async def test_a_cleared_range_is_a_hole(
     await put(meta, objects, ino, 0, b"a" * 100)
     await put(meta, objects, ino, 60, b"b" * 20)
     before = await meta.getattr(ino)
+    assert (await other.lookup(ROOT_INO, b"f")).holes == 0
+    assert objects.read(await other.file_map(ino))[10] == ord("a")
     attr = await meta.allocate(ino, 10, 20, clear=True, grow=False)
     assert (attr.size, attr.holes) == (100, 20)
     assert attr.version > before.version
@@ -87,6 +89,8 @@ async def test_a_copy_shares_its_slices(
     await put(meta, objects, source, 0, b"a" * 100)
     await put(meta, objects, source, 40, b"b" * 20)
     await put(meta, objects, target, 0, b"c" * 50)
+    assert (await other.lookup(ROOT_INO, b"t")).size == 50
+    assert objects.read(await other.file_map(target)) == b"c" * 50
     attr = await meta.copy_range(source, 10, target, 30, 60)
     assert (attr.size, attr.holes) == (90, 0)
     copied = b"c" * 30 + b"a" * 30 + b"b" * 20 + b"a" * 10
