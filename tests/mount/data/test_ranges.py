@@ -6,6 +6,7 @@ import errno
 import os
 import random
 import subprocess
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyfuse3
@@ -16,6 +17,7 @@ from tests.mount.errnos import errno_of
 from wrkfs.layout import CHUNK_SIZE, KIB, MIB
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 pytestmark = pytest.mark.skipif(
@@ -37,7 +39,8 @@ def second(mounted_twice: tuple[Path, Path]) -> Path:
 
 def extents(descriptor: int) -> list[tuple[int, int]]:
     """The data of a file as (start, end), by SEEK_DATA and SEEK_HOLE."""
-    found, at = [], 0
+    found: list[tuple[int, int]] = []
+    at = 0
     while True:
         if errno_of(os.lseek, descriptor, at, os.SEEK_DATA) == errno.ENXIO:
             return found
@@ -159,23 +162,18 @@ def _random_call(chance: random.Random, pairs: list[tuple[int, int]]) -> None:
     data = chance.randbytes(size)
     results = []
     for side in (0, 1):
-        descriptor = pairs[number][side]
+        descriptor, origin = pairs[number][side], pairs[other][side]
+        mode = KEEP_SIZE if start % 2 else 0
+        calls: dict[str, Callable[[], object]] = {
+            "write": partial(os.pwrite, descriptor, data, pos),
+            "punch": partial(fallocate, descriptor, PUNCH | KEEP_SIZE, pos, size),
+            "zero": partial(_zero, descriptor, ZERO | mode, pos, size),
+            "allocate": partial(fallocate, descriptor, mode, pos, size),
+            "cut": partial(os.ftruncate, descriptor, pos),
+            "copy": partial(os.copy_file_range, origin, descriptor, size, start, pos),
+        }
         try:
-            match action:
-                case "write":
-                    results.append(os.pwrite(descriptor, data, pos))
-                case "punch":
-                    results.append(fallocate(descriptor, PUNCH | KEEP_SIZE, pos, size))
-                case "zero":
-                    mode = ZERO if start % 2 else ZERO | KEEP_SIZE
-                    results.append(_zero(descriptor, mode, pos, size))
-                case "allocate":
-                    results.append(fallocate(descriptor, start % 2, pos, size))
-                case "cut":
-                    results.append(os.ftruncate(descriptor, pos))
-                case "copy":
-                    origin = pairs[other][side]
-                    results.append(os.copy_file_range(origin, descriptor, size, start, pos))
+            results.append(calls[action]())
         except OSError as error:
             results.append(error.errno)
     assert results[0] == results[1], (action, pos, size, start)

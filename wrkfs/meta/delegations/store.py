@@ -75,7 +75,6 @@ class DelegatedMeta:
         self.setxattr, self.removexattr = leased.setxattr, leased.removexattr
         self.give_up, self.drop_ranges = leased.give_up, leased.drop_ranges
         self.compact, self.copies = leased.compact, leased.copies
-        self.copy_range = leased.copy_range
 
     # -- the session --
 
@@ -433,7 +432,17 @@ class DelegatedMeta:
         durable = replace(commit, durable=True)
         return await self._with_room(lambda: self._leased.commit(durable))
 
+    # Bytes that are not in the journal must be in the database's log, so each of these ends with a
+    # sync, as a commit does.
+
     async def allocate(self, ino: Ino, start: int, length: int, *, clear: bool, grow: bool) -> Attr:
-        return await self._with_room(
+        attr = await self._with_room(
             lambda: self._leased.allocate(ino, start, length, clear=clear, grow=grow)
         )
+        await self._leased.sync()
+        return attr
+
+    async def copy_range(self, source: Ino, start: int, target: Ino, to: int, length: int) -> Attr:
+        attr = await self._leased.copy_range(source, start, target, to, length)
+        await self._leased.sync()
+        return attr
