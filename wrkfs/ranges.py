@@ -44,10 +44,10 @@ class FileRanges:
         Raises NoSuchAddress if there is none before the end of the file.
         """
         layout = await self._table.committed_layout(handle.file)
-        found = layout.next_data(offset) if offset >= 0 else None
-        if found is None:
+        position = layout.next_data(offset) if offset >= 0 else None
+        if position is None:
             raise NoSuchAddress
-        return found
+        return position
 
     async def next_hole(self, handle: FileHandle, offset: int) -> int:
         """Return the first offset from `offset` on that is in a hole, or the size (SEEK_HOLE).

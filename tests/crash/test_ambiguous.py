@@ -57,6 +57,28 @@ async def xattr(fs: Filesystem, name: bytes, value: bytes | None) -> None:
         await fs.setxattr(ino, b"user.x", value)
 
 
+async def clear(fs: Filesystem, name: bytes, start: int) -> None:
+    """Makes a hole in a file; half of them grow the file."""
+    handle = await fs.open((await fs.lookup(ROOT_INO, name)).ino, os.O_RDWR)
+    try:
+        await fs.ranges.allocate(handle, start, 50, clear=True, grow=start % 2 == 0)
+    finally:
+        await handle.close()
+
+
+async def copy(fs: Filesystem, name: bytes, other: bytes) -> None:
+    """Copies the bytes of a file into another one, which may be new."""
+    source = await fs.open((await fs.lookup(ROOT_INO, name)).ino, os.O_RDWR)
+    try:
+        _, target = await fs.create(ROOT_INO, other, 0o600, os.O_RDWR, ME)
+        try:
+            await fs.ranges.copy(source, 0, target, 5000, 5000)
+        finally:
+            await target.close()
+    finally:
+        await source.close()
+
+
 class Verbs:
     """Draws changes; every mutating call of a Filesystem is among them."""
 
@@ -100,24 +122,6 @@ class Verbs:
         async def changed(fs: Filesystem, changes: SetAttr) -> None:
             await fs.setattr(await ino(fs), changes)
 
-        async def cleared(fs: Filesystem) -> None:
-            handle = await fs.open(await ino(fs), os.O_RDWR)
-            try:
-                await fs.ranges.allocate(handle, size, 50, clear=True, grow=size % 2 == 0)
-            finally:
-                await handle.close()
-
-        async def copied(fs: Filesystem) -> None:
-            source = await fs.open(await ino(fs), os.O_RDWR)
-            try:
-                _, target = await fs.create(ROOT_INO, other, mode, os.O_RDWR, ME)
-                try:
-                    await fs.ranges.copy(source, 0, target, 5000, 5000)
-                finally:
-                    await target.close()
-            finally:
-                await source.close()
-
         async def below(fs: Filesystem) -> None:
             await fs.mkdir(await ino(fs), other, mode, ME)
 
@@ -141,8 +145,8 @@ class Verbs:
             "rename": lambda fs: fs.rename(ROOT_INO, name, ROOT_INO, other, flags),
             "chmod": lambda fs: changed(fs, SetAttr(mode=mode)),
             "truncate": lambda fs: changed(fs, SetAttr(size=size)),
-            "clear": cleared,
-            "copy": copied,
+            "clear": lambda fs: clear(fs, name, size),
+            "copy": lambda fs: copy(fs, name, other),
             "setxattr": lambda fs: xattr(fs, name, data[:50]),
             "removexattr": lambda fs: xattr(fs, name, None),
             "sync": lambda fs: fs.sync(),

@@ -428,11 +428,11 @@ class DelegatedMeta:
                 if commit.durable:
                     await self._flusher.flush()
                 return attr
-        # What is not in the journal must be in the database's log.
+        # The database's log must have the bytes that the journal lacks.
         durable = replace(commit, durable=True)
         return await self._with_room(lambda: self._leased.commit(durable))
 
-    # Bytes that are not in the journal must be in the database's log, so each of these ends with a
+    # The database's log must have the bytes that the journal lacks. So each call below ends with a
     # sync, as a commit does.
 
     async def allocate(self, ino: Ino, start: int, length: int, *, clear: bool, grow: bool) -> Attr:
