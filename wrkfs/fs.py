@@ -30,8 +30,7 @@ from wrkfs.meta.delegations.store import DelegatedMeta
 from wrkfs.meta.leases.store import LeasedMeta
 from wrkfs.meta.postgres.store import PostgresMeta
 from wrkfs.meta.rules import check_namespace, check_writable
-from wrkfs.open_files import OpenFileTable
-from wrkfs.ranges import FileRanges
+from wrkfs.open_files import FileRanges, OpenFileTable
 from wrkfs.reader import BlockReader
 from wrkfs.recovery import UNDONE, Recovery
 from wrkfs.stores import Stores

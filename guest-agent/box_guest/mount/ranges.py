@@ -13,7 +13,7 @@ from wrkfs.errors import InvalidArgument, NotSupported
 
 if TYPE_CHECKING:
     from wrkfs.handle import FileHandle
-    from wrkfs.ranges import FileRanges
+    from wrkfs.open_files import FileRanges
 
 KEEP_SIZE = 0x01
 PUNCH_HOLE = 0x02

@@ -12,7 +12,7 @@ from tests.unit.wrkfs.drive import content, create
 from wrkfs.errors import BadDescriptor, NoSuchAddress, OutOfRange, QuotaExceeded
 from wrkfs.fs import Filesystem
 from wrkfs.layout import KIB
-from wrkfs.ranges import COPY_MAX
+from wrkfs.open_files import COPY_MAX
 
 if TYPE_CHECKING:
     from tests.unit.wrkfs.drive import Drive
