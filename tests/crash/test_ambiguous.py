@@ -57,6 +57,11 @@ async def xattr(fs: Filesystem, name: bytes, value: bytes | None) -> None:
         await fs.setxattr(ino, b"user.x", value)
 
 
+async def link(fs: Filesystem, name: bytes, other: bytes) -> None:
+    """Gives a file another name."""
+    await fs.link((await fs.lookup(ROOT_INO, name)).ino, ROOT_INO, other)
+
+
 async def clear(fs: Filesystem, name: bytes, start: int) -> None:
     """Makes a hole in a file; half of them grow the file."""
     handle = await fs.open((await fs.lookup(ROOT_INO, name)).ino, os.O_RDWR)
@@ -125,9 +130,6 @@ class Verbs:
         async def below(fs: Filesystem) -> None:
             await fs.mkdir(await ino(fs), other, mode, ME)
 
-        async def linked(fs: Filesystem) -> None:
-            await fs.link(await ino(fs), ROOT_INO, other)
-
         return {
             "create": lambda fs: written(fs, 0, exclusive=True),
             "write": lambda fs: written(fs, 0),
@@ -138,7 +140,7 @@ class Verbs:
             "mkdir below": below,
             "mknod": lambda fs: fs.mknod(ROOT_INO, name, stat.S_IFIFO | mode, 0, ME),
             "symlink": lambda fs: fs.symlink(ROOT_INO, name, data[:100], ME),
-            "link": linked,
+            "link": lambda fs: link(fs, name, other),
             "unlink": lambda fs: fs.unlink(ROOT_INO, name),
             "rmdir": lambda fs: fs.rmdir(ROOT_INO, name),
             "remove_tree": lambda fs: fs.remove_tree(ROOT_INO, name),
