@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.figure("PX-1"), pytest.mark.timeout(300)]
 def test_permissions(twins: Twins, kind: str) -> None:
     """Every digit of the mode, for owner, group and others, against access and open."""
     twins.fresh()
-    for tree in twins.copies:
+    for tree in twins.trees:
         tree.make(kind, "n")
         tree.ok("chown", "n", ANN.uid, BOB.gid)
     for digit, who in itertools.product(range(8), USERS):
@@ -50,7 +50,7 @@ def test_chown_by_everybody_to_everybody(twins: Twins, kind: str) -> None:
     for mode, who, uid, gid in itertools.product(
         (0o6755, 0o4644, 0o2711), (ROOT, ANN, BOB), ids, ids
     ):
-        for tree in twins.copies:
+        for tree in twins.trees:
             tree.do("unlink", "n")
             tree.do("rmdir", "n")
             tree.make(kind, "n")
@@ -83,7 +83,7 @@ def test_set_id_bits_go_when_bytes_change(twins: Twins) -> None:
         (0o4777, 0o2777, 0o6777, 0o1777), (ROOT, ANN, BOB), changes
     ):
         twins.fresh()
-        for tree in twins.copies:
+        for tree in twins.trees:
             tree.ok("chmod", ".", 0o777)
             tree.ok("written", "n", b"12345", open_flags("CREAT", "WRONLY"))
             tree.ok("setxattr", "n", b"user.a", b"0")
@@ -95,7 +95,7 @@ def test_set_id_bits_go_when_bytes_change(twins: Twins) -> None:
 @pytest.mark.parametrize("mode", [0o777, 0o2777, 0o3777])
 def test_who_owns_what_is_made(twins: Twins, mode: int) -> None:
     """setgid directories pass on their group, and the bit to directories."""
-    for tree in twins.copies:
+    for tree in twins.trees:
         tree.make("dir", "d")
         tree.ok("chown", "d", 0, 65533)
         tree.ok("chmod", "d", mode)
@@ -117,7 +117,7 @@ def test_utimens_by_everybody(twins: Twins) -> None:
     moments = (UTIME_NOW, UTIME_OMIT, 5_000_000_006)
     for kind, mode, who in itertools.product(("file", "dir", "fifo"), (0o644, 0o666), USERS):
         twins.fresh()
-        for tree in twins.copies:
+        for tree in twins.trees:
             tree.make(kind, "n")
             tree.ok("chown", "n", ANN.uid, ANN.gid)
             tree.ok("chmod", "n", mode)
@@ -129,7 +129,7 @@ def test_utimens_by_everybody(twins: Twins) -> None:
 def test_xattrs_of_everything_by_everybody(twins: Twins) -> None:
     for kind, mode in itertools.product(KINDS, (0o644, 0o600, 0o1777)):
         twins.fresh()
-        for tree in twins.copies:
+        for tree in twins.trees:
             tree.make(kind, "n")
             tree.ok("lchown", "n", ANN.uid, ANN.gid)
             if kind != "symlink":

@@ -22,7 +22,7 @@ SOME = ("file", "dir", "fifo", "symlink", "absent", "full", "loop")
 
 def place(twins: Twins, state: str, name: str, uid: int = 0) -> None:
     """Puts something in both trees."""
-    for tree in twins.copies:
+    for tree in twins.trees:
         if state == "full":
             tree.make("dir", name)
             tree.make("file", f"{name}/in")
@@ -73,7 +73,7 @@ def test_who_may_change_names(twins: Twins, call: str) -> None:
         (0o755, 0o777, 0o1777, 0o733), (0, ANN.uid), (ANN.uid, BOB.uid), ("file", "dir")
     ):
         twins.fresh()
-        for tree in twins.copies:
+        for tree in twins.trees:
             tree.make("dir", "d")
             tree.make(kind, "d/n")
             tree.make(kind, "d/o")
@@ -111,7 +111,7 @@ def test_open_of_everything(twins: Twins) -> None:
 
 def place_again(twins: Twins, state: str) -> None:
     """What a call may have changed is as it was."""
-    for tree in twins.copies:
+    for tree in twins.trees:
         number, _ = tree.do("lstat", "n")
         if (number != 0) != (state == "absent"):
             if state == "absent":

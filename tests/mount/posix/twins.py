@@ -22,14 +22,14 @@ class Twins:
     """Both trees. Raises AssertionError, with the calls so far, where they differ."""
 
     def __init__(self, reference: Tree, drive: Tree) -> None:
-        self.copies = (reference, drive)
+        self.trees = (reference, drive)
         self.assertions = 0
         self.calls: list[str] = []
         self._before: tuple[Picture, Picture] | None = None
 
     def fresh(self) -> None:
         """Goes on in a new directory, and every user with it: a call may shut it to some."""
-        for tree in self.copies:
+        for tree in self.trees:
             tree.fresh()
             for user in USERS:
                 tree.actor(user)
@@ -40,7 +40,7 @@ class Twins:
         """Makes a call on both; the errno. `look`: compares what it left as well."""
         if look and self._before is None:
             self.look()
-        said = [tree.do(name, *arguments, who=who) for tree in self.copies]
+        said = [tree.do(name, *arguments, who=who) for tree in self.trees]
         self.calls.append(f"{who.name}: {name}{arguments} -> {errno.errorcode.get(said[0][0], 0)}")
         self.assertions += 2
         words = [errno.errorcode.get(number, "success") for number, _ in said]
@@ -53,7 +53,7 @@ class Twins:
 
     def look(self) -> None:
         """Compares the directories with all that is in them, and which times have moved."""
-        kernel, drive = (tree.actor(ROOT).ask(("picture", (b".",)))[1] for tree in self.copies)
+        kernel, drive = (tree.actor(ROOT).ask(("picture", (b".",)))[1] for tree in self.trees)
         assert kernel.keys() == drive.keys(), self._report(f"names {kernel.keys()} {drive.keys()}")
         groups: dict[int, int] = {}
         for path, one in kernel.items():
