@@ -138,6 +138,27 @@ async def test_an_existing_directory_is_delegated_with_its_first_change(
     assert {entry.name for entry in shown} == {b"sub", b"a", b"b", b"c"}
 
 
+async def test_a_removed_file_keeps_the_bytes_written_just_before(
+    meta: DelegatedMeta, other: PostgresMeta
+) -> None:
+    home = await meta.mkdir(ROOT_INO, b"kept", 0o755, ALICE)
+    made, _ = await meta.create(home.ino, b"f", 0o644, ALICE, exclusive=True)
+    ino = made.attr.ino
+    await written(meta, ino, b"old")
+    await meta.release(ino)
+    await meta.sync()
+    await other.open(ino)
+    meta._not_before.clear()
+    await meta.readdir(home.ino, 0, 100)
+    await written(meta, ino, b"newer")
+    await meta.setattr(ino, SetAttr(mode=0o600))
+    await meta.unlink(home.ino, b"f")
+    shown = await other.file_map(ino)
+    assert (shown.attr.nlink, shown.attr.size) == (0, 5)
+    assert shown.attr.mode == stat.S_IFREG | 0o600
+    assert shown.refs[-1].inline == b"newer"
+
+
 async def test_a_burst_is_sent_in_few_batches(
     meta: DelegatedMeta, other: PostgresMeta, pg_volume: InPostgres
 ) -> None:

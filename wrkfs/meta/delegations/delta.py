@@ -146,13 +146,13 @@ class Delta:
 
         `before_ns` is the mtime of the directory before; None if another inode took the name.
         """
-        self._inodes.pop(ino, None)
-        self._links.pop(ino, None)
-        self._drop_extents(ino)
-        self._emptied.discard(ino)
         if ino in self._new:
             self._new.discard(ino)
+            self._inodes.pop(ino, None)
+            self._links.pop(ino, None)
+            self._drop_extents(ino)
         else:
+            # Its last bytes and attributes stay: the trash or an open file elsewhere shows them.
             self._gone[ino] = (parent, name, at_ns, before_ns)
         self._touch(ino, parent)
 
