@@ -137,7 +137,6 @@ async def test_a_walk_costs_few_calls(tree: Tree, opens: bool) -> None:
     tree.lessor.taken()
     assert await tree.find(ROOT_INO, opens) == len(made) + 5 * len(made)
     calls = tree.lessor.taken()
-    print(len(calls), calls, [len(t.directories) for t in tree.lessor.trees])
     assert len(calls) <= 40, calls
     # The second walk finds everything in the cache.
     assert await tree.find(ROOT_INO, opens) == len(made) + 5 * len(made)
