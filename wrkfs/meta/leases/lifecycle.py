@@ -166,15 +166,15 @@ class LeaseLifecycle:
         Gives back those that have been recalled since, or may have ended.
         """
         valid = moment == (self.voids, self.removals) and not self._doubts
-        lost = []
+        refused = []
         for directory in directories:
             if directory in self._table.directories:
                 continue
             if valid and directory not in recalled and directory not in self._leaving:
                 self._table.adopt(directory)
             else:
-                lost.append(directory)
-        self.give_back(lost)
+                refused.append(directory)
+        self.give_back(refused)
 
     def _postpone(self, directory: Ino) -> None:
         now = time.monotonic()

@@ -196,13 +196,13 @@ class ReadAhead:
 
     def _readable(self, directories: Sequence[Ino], most: int) -> list[Ino]:
         """Return the first leased directories that no call reads now."""
-        found: list[Ino] = []
+        readable: list[Ino] = []
         for ino in directories:
-            if len(found) >= most:
+            if len(readable) >= most:
                 break
             if ino in self._table.directories and ino not in self._reading:
-                found.append(ino)
-        return found
+                readable.append(ino)
+        return readable
 
     async def _read(self, request: TreeRequest, mark: Mark) -> list[Dentry] | None:
         """Send a request, adopt its leases, and cache its answer."""

@@ -19,16 +19,16 @@ _COOKIE, _NAME = 23, 24
 
 def answer(records: Rows) -> TreeAnswer:
     """Return the listings and leases in rows of `wrkfs.read_tree`. Raises Corrupt."""
-    found = TreeAnswer()
+    tree = TreeAnswer()
     entries: list[TreeEntry] = []
     filled = True
     for row in records:
         part = row[0]
         if part == LEASE:
-            found.leased.append(Ino(row[2]))
+            tree.leased.append(Ino(row[2]))
         elif part == DIRECTORY:
             complete = bool(row[_COOKIE])
-            found.listings.append(Listing(rows.attr(row), row[1], complete, filled, entries))
+            tree.listings.append(Listing(rows.attr(row), row[1], complete, filled, entries))
             entries, filled = [], True
         elif part == DELEGATED:
             entries, filled = [], True
@@ -39,4 +39,4 @@ def answer(records: Rows) -> TreeAnswer:
             entries.append(TreeEntry(rows.named(row[_COOKIE], row[_NAME], attr), row[1], file_map))
         else:
             raise Corrupt("part of a tree")
-    return found
+    return tree
