@@ -11,7 +11,6 @@ from boxd.operations.asks import AskOperations
 from boxd.operations.boxes import BoxOperations
 from boxd.operations.builds import BuildOperations
 from boxd.operations.canvases import CanvasOperations
-from boxd.operations.copies import CopyOperations
 from boxd.operations.delegate import DelegateOperations
 from boxd.operations.drives import DriveOperations
 from boxd.operations.fleet import FleetOperations
@@ -29,8 +28,9 @@ from boxd.operations.shared.workspace_registry import WorkspaceRegistry
 from boxd.operations.shares import ShareOperations
 from boxd.operations.snapshots import SnapshotOperations
 from boxd.operations.stats import StatOperations
-from boxd.operations.trash import TrashOperations
 from boxd.operations.visits import VisitOperations
+from boxd.operations.volumes.copies import CopyOperations
+from boxd.operations.volumes.trash import TrashOperations
 from boxd.operations.workspaces import WorkspaceOperations
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from boxd.http.description.operation import (
 )
 from boxd.http.routes.json_route import Caller, JsonRequest, json_route
 from boxd.http.routes.wrk import FILE
-from boxd.operations.trash import ANSWER_S
+from boxd.operations.volumes.trash import ANSWER_S
 from boxd.workspaces.trash import (
     CURSOR,
     DEFAULT_PAGE,

@@ -231,7 +231,7 @@ async def test_restores_of_all_owners_are_limited(world: World, slow: SlowDrives
 async def test_the_failure_of_a_restore_without_caller_is_logged(
     world: World, slow: SlowDrives, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "boxd.operations.trash")
+    caplog.set_level("INFO", "boxd.operations.volumes.trash")
     trash = world.operations.trash
     with pytest.raises(Unavailable):
         await trash.restore(ALICE, RestoreRequest(path=b"f"))
