@@ -12,6 +12,8 @@
     ├── QuotaExceeded EDQUOT     ├── Stale ESTALE             ├── BadDescriptor EBADF
     ├── PreconditionFailed ECANCELED   ├── ReadOnly EROFS     ├── CrossesDevices EXDEV
     ├── NoSuchAddress ENXIO
+    ├── WouldBlock EAGAIN
+    ├── Deadlock EDEADLK         ├── Interrupted EINTR        ├── NoLocks ENOLCK
     └── StorageError EIO
         ├── Corrupt              the store returned other bytes than were written
         │   └── Missing          the object does not exist
@@ -186,6 +188,30 @@ class CrossesDevices(WrkfsError):
     """A file of a snapshot cannot get a name outside it; programs copy the file instead."""
 
     errno = _errno.EXDEV
+
+
+class WouldBlock(WrkfsError):
+    """Another owner holds a conflicting lock."""
+
+    errno = _errno.EAGAIN
+
+
+class Deadlock(WrkfsError):
+    """The wait for the lock would close a circle of processes that wait for each other."""
+
+    errno = _errno.EDEADLK
+
+
+class Interrupted(WrkfsError):
+    """A signal ended the wait for a lock."""
+
+    errno = _errno.EINTR
+
+
+class NoLocks(WrkfsError):
+    """The session has too many locks, or it lost the lock."""
+
+    errno = _errno.ENOLCK
 
 
 class StorageError(WrkfsError):

@@ -25,6 +25,7 @@ from wrkfs.data.s3 import S3Blocks
 from wrkfs.dirty import DirtyBudget
 from wrkfs.errors import NoData, StorageError, WrkfsError
 from wrkfs.layout import FileLayout
+from wrkfs.locks.manager import LockManager
 from wrkfs.meta.delegations.replay import replay_left
 from wrkfs.meta.delegations.store import DelegatedMeta
 from wrkfs.meta.leases.store import LeasedMeta
@@ -103,6 +104,9 @@ class Filesystem:
             joined=meta.epoch,
             durable_close=limits.durable_close or not delays,
         )
+        self.locks = LockManager(store.locks, self._write_path, self._files)
+        """The advisory locks of this session."""
+        self._recovery.on_fence = self.locks.lose_all
         give_up = self._write_path.give_up_slices
         upkeep = leased.upkeep if isinstance(leased, DelegatedMeta) else store.upkeep
         self.stores = Stores(meta, upkeep, blocks, self._reader, prefix, give_up)
@@ -150,6 +154,7 @@ class Filesystem:
         loss = await self._table.close()
         while self._write_path.tasks:
             await asyncio.gather(*self._write_path.tasks, return_exceptions=True)
+        await self.locks.close()
         await self._write_path.drop_ranges()
         await self._attributes.atimes.close()
         await self._reader.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import stat
 from dataclasses import dataclass, field
-from enum import IntFlag
+from enum import IntEnum, IntFlag
 from typing import TYPE_CHECKING, NewType, TypeAlias
 
 if TYPE_CHECKING:
@@ -267,3 +267,83 @@ class Stretch:
     extent: Extent
     refs: tuple[SliceRef, ...]
     hidden: tuple[SliceId, ...]
+
+
+LOCK_END = (1 << 63) - 1
+"""Last offset of a lock that covers everything up to the end of the file."""
+
+
+class LockSpace(IntEnum):
+    """The two kinds of advisory locks. A lock of one kind never conflicts with one of the other."""
+
+    RANGES = 0
+    """Locks of fcntl(2) on ranges of bytes. Their owner is a process, or an open file (OFD)."""
+    WHOLE_FILE = 1
+    """Locks of flock(2). Their owner is an open file."""
+
+
+class LockMode(IntEnum):
+    """What a request does with its range."""
+
+    UNLOCK = 0
+    SHARED = 1
+    EXCLUSIVE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class LockOwner:
+    """One owner of locks in one session: the kernel's number of a process or of an open file."""
+
+    space: LockSpace
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class LockRequest:
+    """A request for the bytes `first` to `last` (inclusive) of a file, by one owner.
+
+    `pid` is the process that GETLK reports to others. It means something on the owner's host only.
+    """
+
+    ino: Ino
+    owner: LockOwner
+    mode: LockMode
+    first: int = 0
+    last: int = LOCK_END
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLock:
+    """A lock that an owner of this session holds on the bytes `first` to `last` (inclusive)."""
+
+    owner: LockOwner
+    mode: LockMode
+    first: int
+    last: int
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LockWait:
+    """How a request waits: `ticket` numbers the wait within its session.
+
+    `is_process` is True if the owner is a process, whose waits can form a deadlock. Waits of open
+    files cannot: another thread may release the lock.
+    """
+
+    ticket: int
+    is_process: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LockAnswer:
+    """The answer to a lock request.
+
+    `granted` is False if another owner holds a conflicting lock. `delegated` is True if the session
+    now decides alone about the locks of the file. `version` is the version of the file's bytes.
+    """
+
+    granted: bool
+    delegated: bool
+    version: int

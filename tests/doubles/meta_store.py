@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tests.doubles.meta_store_ranges import MemoryRanges
 from tests.doubles.meta_store_trees import MemoryTrees
+from tests.doubles.meta_locks import MemoryLocks
 from tests.doubles.meta_store_upkeep import MemoryUpkeep
 from tests.doubles.meta_volume import (
     LINK_MAX,
@@ -71,6 +72,16 @@ class MemoryMeta(MemoryRanges, MemoryTrees, MemoryUpkeep):
         self._epoch = 0
         self._oldest: Callable[[], float | None] = lambda: None
         self.on_crash: Callable[[bool], None] | None = None
+        self.locks = MemoryLocks(
+            self._volume.locks, lambda: self._session, self._is_alive, self._version
+        )
+
+    def _is_alive(self) -> bool:
+        return self._session in self._volume.epochs
+
+    def _version(self, ino: Ino) -> int:
+        node = self._volume.nodes.get(ino)
+        return 0 if node is None else node.attr.version
 
     @property
     def upkeep(self) -> MemoryMeta:
@@ -106,6 +117,7 @@ class MemoryMeta(MemoryRanges, MemoryTrees, MemoryUpkeep):
         self._session = self._volume.register()
         self._epoch += 1
         self.watch_snapshots(self._oldest)
+        self.locks.join()
 
     async def rejoin(self) -> None:
         """Registers anew after `Fenced`."""

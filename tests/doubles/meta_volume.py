@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from tests.doubles.meta_locks import LockTable
 from wrkfs.errors import (
     FileTooBig,
     InvalidArgument,
@@ -139,6 +140,7 @@ class MemoryVolume:
         self.oldest: dict[SessionId, Callable[[], float | None]] = {}
         self.upkeep: tuple[SessionId, float] = (SessionId(0), 0.0)
         self.epochs: dict[SessionId, int] = {}
+        self.locks = LockTable()
         self.sustained: dict[Ino, dict[SessionId, int]] = {}
         self.nodes: dict[Ino, Node] = {}
         self._used_slices: set[SliceId] = set()
@@ -188,6 +190,7 @@ class MemoryVolume:
         """Ends a session; frees what only it sustained."""
         self.epochs.pop(session, None)
         self.oldest.pop(session, None)
+        self.locks.end(session)
         for ino in [ino for ino, holders in self.sustained.items() if session in holders]:
             self.drop_handles(ino, session)
 

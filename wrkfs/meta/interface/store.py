@@ -18,6 +18,7 @@ from wrkfs.meta.interface.names import NameStore
 
 if TYPE_CHECKING:
     from wrkfs.meta.interface.copies import CopyStore
+    from wrkfs.meta.interface.locks import LockStore
     from wrkfs.meta.interface.upkeep import UpkeepStore
 
 
@@ -31,7 +32,12 @@ class NodeStore(NameStore, FileStore, Protocol):
 
 
 class MetaStore(NodeStore, Protocol):
-    """Names, files and upkeep of one volume, as one mount session sees them."""
+    """Names, files, locks and upkeep of one volume, as one mount session sees them."""
+
+    @property
+    def locks(self) -> LockStore:
+        """The advisory locks of this session."""
+        ...
 
     @property
     def upkeep(self) -> UpkeepStore:

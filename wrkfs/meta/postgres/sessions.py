@@ -118,6 +118,9 @@ class MountSession:
         self.forget: Callable[[], Awaitable[None]] | None = None
         """Awaited after a crash of the database; returns when nothing is cached under leases. It is
         awaited again if the connection that discovered the crash breaks before that."""
+        self.restore: Callable[[Link], Awaitable[None]] | None = None
+        """Awaited after a crash of the database, with the new connection: it states the locks of
+        this session again. Other sessions wait for it, as they wait for `forget`."""
         self._id = SessionId(0)
         self._epoch = 0
         self._fenced = False
@@ -372,6 +375,8 @@ class MountSession:
                 log.error("the database crashed and lost changes that no fsync had covered")
             if known_run not in (None, row["run"]):
                 self._on_crash(has_loss)
+                if self.restore is not None:
+                    await self.restore(link)
                 if self.forget is not None:
                     await self.forget()
                     # So other sessions need not wait until this one finds out.

@@ -34,6 +34,7 @@ from wrkfs.meta.postgres.files import PURGE_LIMIT, PostgresFiles
 from wrkfs.meta.postgres.handles import OpenFiles
 from wrkfs.meta.postgres.links import DEADLINE, Links
 from wrkfs.meta.postgres.listener import Listener
+from wrkfs.meta.postgres.locks import PostgresLocks
 from wrkfs.meta.postgres.sessions import CLOSE_DEADLINE, MountSession
 from wrkfs.meta.postgres.upkeep import PostgresUpkeep
 from wrkfs.types import Ino, Moved, RenameFlags, SessionId, SliceId, StatFs, XattrFlags
@@ -97,6 +98,7 @@ class PostgresMeta(PostgresFiles):
         self.copies = PostgresCopies(
             self._links, self._session, self._release_waiting, self._purge_doomed
         )
+        self.locks = PostgresLocks(self._links, self._session, self.listener)
         self._on_crash: Callable[[bool], None] | None = None
         self._replay: Callable[[], Awaitable[None]] | None = None
         self._slices = range(0)

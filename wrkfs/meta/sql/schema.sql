@@ -54,7 +54,8 @@
 --  `expires_at` 6 s (`wrkfs.lease_time`) ahead by the database's clock.
 --  * Expired means only that other sessions do not wait for the session: its leases are void (the
 --    holder stops using its cache 5 s after its last heartbeat). Its files stay sustained, its
---    changes are accepted, and the next heartbeat extends it. So an outage of the database costs a
+--    changes are accepted, and the next heartbeat extends it. Only a session that needs one of its
+--    advisory locks fences it then. So an outage of the database costs a
 --    session nothing: during the outage no session can fence another one.
 --  * Fenced is final. `fence` does it on request; before expiry it needs force, and a caller that
 --    knows that the process is dead. `reap` does it in two steps: after 90 s without a heartbeat a
@@ -199,7 +200,8 @@ CREATE TABLE session (
                                         -- it keeps nothing by lease from an older one
     process         text CHECK (octet_length(process) <= 120),  -- of a mount: see hosts.py; others on
                                         -- its host fence it when that process is dead
-    delegates       boolean NOT NULL DEFAULT false  -- takes write delegations
+    delegates       boolean NOT NULL DEFAULT false, -- takes write delegations
+    alive_since     timestamptz         -- since then the session has not expired; NULL: not known
 ) WITH (fillfactor = 50);
 
 -- Read leases of sessions on directories; rules: functions/1_leases.sql. The row (0, 0) names the
@@ -236,6 +238,47 @@ CREATE TABLE reservation (
     bytes           bigint NOT NULL,    -- >= 0
     inodes          bigint NOT NULL     -- >= 0
 ) WITH (fillfactor = 50);
+
+-- Files with advisory locks; rules: functions/6_locks.sql. A row stays for some time after its last
+-- lock. UNLOGGED: after a crash of PostgreSQL sessions state their locks again.
+CREATE UNLOGGED TABLE lock_file (
+    ino             bigint PRIMARY KEY,
+    delegate        bigint NOT NULL,    -- session that decides about the locks alone; 0: none
+    last_session    bigint NOT NULL,    -- session of the last call
+    shared_at       timestamptz         -- when calls of two sessions last followed each other
+) WITH (fillfactor = 50);
+CREATE INDEX lock_file_delegate ON lock_file (delegate) WHERE delegate <> 0;
+
+-- Advisory locks. The rows of a delegate mean nothing. Locks of one owner do not overlap.
+CREATE UNLOGGED TABLE file_lock (
+    ino             bigint NOT NULL,
+    space           integer NOT NULL,   -- 0: fcntl, on ranges; 1: flock, on the whole file
+    session_id      bigint NOT NULL,
+    owner           bigint NOT NULL,    -- process or open file in the session: the kernel's number
+    mode            integer NOT NULL,   -- 1: shared; 2: exclusive
+    first           bigint NOT NULL,    -- >= 0; first byte
+    last            bigint NOT NULL,    -- >= first; last byte
+    pid             integer NOT NULL,   -- process that took it; means something on its host only
+    PRIMARY KEY (ino, space, session_id, owner, first)
+);
+CREATE INDEX file_lock_session ON file_lock (session_id);
+
+-- Requests that wait for locks of other owners.
+CREATE UNLOGGED TABLE lock_waiter (
+    session_id      bigint NOT NULL,
+    ticket          bigint NOT NULL,    -- number of the wait in its session
+    ino             bigint NOT NULL,
+    space           integer NOT NULL,   -- this and the next columns as in file_lock
+    owner           bigint NOT NULL,
+    mode            integer NOT NULL,
+    first           bigint NOT NULL,
+    last            bigint NOT NULL,
+    is_process      boolean NOT NULL,   -- the owner is a process: its wait can close a circle
+    since           timestamptz NOT NULL,   -- place in the queue
+    seen_at         timestamptz NOT NULL,   -- when the session last repeated the request
+    PRIMARY KEY (session_id, ticket)
+);
+CREATE INDEX lock_waiter_file ON lock_waiter (ino);
 
 -- Inodes that sessions hold open, even without a name.
 CREATE TABLE sustained (

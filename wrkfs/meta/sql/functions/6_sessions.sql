@@ -19,11 +19,11 @@ BEGIN
     RETURNING c.next - 1 INTO v_session;
     INSERT INTO session
         (session_id, epoch, kind, channel, run, process, started_at, heartbeat_at, expires_at,
-        delegates)
+        delegates, alive_since)
     VALUES
         (v_session, a_epoch, a_kind, a_channel,
         coalesce(a_run, (SELECT l.taken_at FROM lease l WHERE l.ino = 0 AND l.session_id = 0)),
-        a_process, v_now, v_now, v_now + wrkfs.lease_time(), a_delegates);
+        a_process, v_now, v_now, v_now + wrkfs.lease_time(), a_delegates, v_now);
     INSERT INTO op_result (session_id, slot, epoch, op_seq, ino, flag, bytes, inodes)
     SELECT v_session, n, a_epoch, 0, 0, false, 0, 0 FROM generate_series(0, a_slots) n;
     PERFORM set_config('wrkfs.session', v_session::text, false);
@@ -90,7 +90,9 @@ DECLARE
     v_tenure bigint;
 BEGIN
     UPDATE session s SET heartbeat_at = v_now, expires_at = v_now + wrkfs.lease_time(),
-        suspected_at = NULL, snapshot_at = v_now - a_snapshot, run = a_run
+        suspected_at = NULL, snapshot_at = v_now - a_snapshot, run = a_run,
+        alive_since = CASE WHEN s.expires_at > v_now THEN coalesce(s.alive_since, v_now)
+            ELSE v_now END
     WHERE s.session_id = a_session AND s.epoch = a_epoch AND s.fenced_at IS NULL
     RETURNING s.tenure INTO v_tenure;
     RETURN v_tenure;
@@ -122,6 +124,8 @@ BEGIN
     SELECT coalesce(sum(g.bytes), 0), coalesce(sum(g.inodes), 0) INTO v_bytes, v_inodes
     FROM gone g;
     UPDATE usage u SET bytes = u.bytes + v_bytes, inodes = u.inodes + v_inodes;
+    -- After the calls in progress, because they may wait for the rows of files that have locks.
+    PERFORM wrkfs.drop_locks(a_session);
     DELETE FROM session s WHERE s.session_id = a_session
         AND NOT EXISTS (SELECT 1 FROM sustained h WHERE h.session_id = a_session);
     RETURN true;
@@ -199,6 +203,7 @@ BEGIN
     LOOP
         PERFORM wrkfs.fence(v_session, true);
     END LOOP;
+    PERFORM wrkfs.tidy_locks(1000);
     RETURN ARRAY(SELECT s.session_id FROM session s WHERE s.fenced_at IS NOT NULL
                  ORDER BY s.session_id LIMIT 100);
 END $$;
