@@ -201,6 +201,7 @@ class LockManager:
             elif request.mode is LockMode.SHARED:
                 await self._commit(state.ino)  # it may replace an exclusive lock
             while True:
+                handle.check_locks()
                 losses = state.losses
                 answer = await self._call(state, lambda: self._store.set(request, wait))
                 if losses == state.losses:
@@ -208,7 +209,6 @@ class LockManager:
                 # The session was fenced meanwhile. Its successor may have received the lock.
                 if handle.has_lost_locks:
                     await self._call(state, lambda: self._store.give_back(state.ino, state.held))
-                handle.check_locks()
             if not answer.granted:
                 state.apply_refusal(request)
                 return False
