@@ -66,10 +66,12 @@ class LockManager:
         self._waits = 0
         self._ticket = 0
         self._tasks: dict[object, asyncio.Task[None]] = {}
+        self._closed = False
         store.attach(self)
 
     async def close(self) -> None:
         """Stop the background work. The locks end with the session."""
+        self._closed = True
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -351,7 +353,7 @@ class LockManager:
 
     def _start(self, key: object, work: Callable[[], Awaitable[None]]) -> None:
         """Run work in the background, unless the same work is already running."""
-        if key in self._tasks:
+        if key in self._tasks or self._closed:
             return
 
         async def run() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from wrkfs.errors import WrkfsError
 from wrkfs.meta import lock_rules
 from wrkfs.types import LOCK_END, LockMode, LockOwner, LockRequest, LockSpace, LockWait
 
@@ -38,16 +40,20 @@ class LockUser:
         self.woken = asyncio.Event()
         self.delegated: set[Ino] = set()
         self._tickets = 0
-        self._tasks: set[asyncio.Task[int]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         store.attach(self)
 
     def on_recall(self, inos: Sequence[Ino]) -> None:
         for ino in inos:
             self.recalled.append(ino)
             self.delegated.discard(ino)
-            task = asyncio.create_task(self.store.give_back(ino, self.locks.get(ino, [])))
+            task = asyncio.create_task(self._give_back(ino))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    async def _give_back(self, ino: Ino) -> None:
+        with suppress(WrkfsError):  # the session may have ended
+            await self.store.give_back(ino, self.locks.get(ino, []))
 
     def on_wake(self, inos: Sequence[Ino]) -> None:
         self.woken.set()
