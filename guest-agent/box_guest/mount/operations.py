@@ -18,9 +18,12 @@ from typing import TYPE_CHECKING
 import pyfuse3
 
 from box_guest.mount import ranges
+from box_guest.mount.answers import caller, reply_dot
+from box_guest.mount.answers import entry as entry_of
 from box_guest.mount.ghosts import UnlinkedInodes
-from box_guest.mount.guarded import REQUEST_TIMEOUT, handler, of_inode
+from box_guest.mount.guarded import REQUEST_TIMEOUT, handler, lasting, of_inode
 from box_guest.mount.handles import DOT_COOKIES, DirectoryCursor, Table
+from box_guest.mount.locks import LockRequests, interruption
 from box_guest.mount.memory import give_back_soon
 from box_guest.mount.secondwalk import SecondWalks
 from box_guest.mount.watchdog import Watchdog
@@ -32,16 +35,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from box_guest.mount.kernel import Kernel
+    from box_guest.mount.locks import Interrupt, KernelLock
     from wrkfs.fs import Filesystem
     from wrkfs.handle import FileHandle
     from wrkfs.types import Attr, Dentry
+
 
 log = logging.getLogger(__name__)
 
 BLOCK_SIZE = 4096
 """Unit of statfs."""
-PREFERRED_IO = 64 * 1024
-"""st_blksize: programs size their buffers by it, and each write(2) is one request."""
 UNLIMITED = 1 << 50
 """Bytes that statfs reports if the volume has no quota (1 PiB)."""
 UNLIMITED_INODES = 1 << 40
@@ -57,6 +60,10 @@ class Operations(pyfuse3.Operations):
 
     supports_dot_lookup = True
     enable_writeback_cache = False
+    # A binding that cannot pass requests for locks ignores these, and the kernel keeps the locks of
+    # this mount itself.
+    enable_posix_locks = True
+    enable_flock = True
 
     def __init__(self, fs: Filesystem) -> None:
         super().__init__()
@@ -65,6 +72,7 @@ class Operations(pyfuse3.Operations):
         self._fs = fs
         self._files: Table[FileHandle] = Table()
         self._directories: Table[DirectoryCursor] = Table()
+        self._locks = LockRequests(fs.locks)
         self._ghosts = UnlinkedInodes()
         self._walks = SecondWalks(fs)
         self._unnamed: set[int] = set()
@@ -78,6 +86,7 @@ class Operations(pyfuse3.Operations):
         if self._fs.leases is not None:
             self._kernel = kernel
             self._fs.leases.on_drop = kernel.drop
+            self._fs.locks.on_change = kernel.drop_pages
 
     def detach(self) -> None:
         """Stop sending messages to the kernel, because the mount ends."""
@@ -134,7 +143,7 @@ class Operations(pyfuse3.Operations):
     ) -> pyfuse3.EntryAttributes:
         """MKDIR."""
         parent = Ino(parent_inode)
-        return self._named(parent, name, await self._fs.mkdir(parent, name, mode, _caller(ctx)))
+        return self._named(parent, name, await self._fs.mkdir(parent, name, mode, caller(ctx)))
 
     @handler
     async def mknod(
@@ -142,7 +151,7 @@ class Operations(pyfuse3.Operations):
     ) -> pyfuse3.EntryAttributes:
         """MKNOD."""
         parent = Ino(parent_inode)
-        attr = await self._fs.mknod(parent, name, mode, rdev, _caller(ctx))
+        attr = await self._fs.mknod(parent, name, mode, rdev, caller(ctx))
         return self._named(parent, name, attr)
 
     @handler
@@ -151,7 +160,7 @@ class Operations(pyfuse3.Operations):
     ) -> pyfuse3.EntryAttributes:
         """SYMLINK."""
         parent = Ino(parent_inode)
-        return self._named(parent, name, await self._fs.symlink(parent, name, target, _caller(ctx)))
+        return self._named(parent, name, await self._fs.symlink(parent, name, target, caller(ctx)))
 
     @of_inode
     async def link(
@@ -210,7 +219,7 @@ class Operations(pyfuse3.Operations):
             ghost = self._ghosts.find(Ino(inode)) or self._walks.attributes(ctx.pid, Ino(inode))
             if ghost is None:
                 raise
-            return _entry(ghost)
+            return entry_of(ghost)
 
     @of_inode
     async def setattr(
@@ -260,7 +269,7 @@ class Operations(pyfuse3.Operations):
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
         """CREATE: lookup, mknod and open in one."""
         parent, crashes = Ino(parent_inode), self._fs.crashes
-        attr, handle = await self._fs.create(parent, name, mode, flags, _caller(ctx))
+        attr, handle = await self._fs.create(parent, name, mode, flags, caller(ctx))
         return self._open_answer(handle, flags, crashes), self._named(parent, name, attr)
 
     @handler
@@ -339,6 +348,61 @@ class Operations(pyfuse3.Operations):
         source, target = self._files[fh_in], self._files[fh_out]
         return await self._fs.ranges.copy(source, off_in, target, off_out, length)
 
+    # -- locks --
+
+    @handler
+    async def flush_locked(self, _inode: int, fh: int, owner: int) -> None:
+        """FLUSH: the process loses its locks of the file after its bytes are committed."""
+        handle = self._files[fh]
+        try:
+            await handle.flush()
+        finally:
+            await self._locks.flushed(handle.ino, owner)
+
+    @handler
+    async def release_locked(self, _inode: int, fh: int, _owner: int | None) -> None:
+        """RELEASE: locks that only this open file used end with it."""
+        handle = self._files[fh]
+        try:
+            await self.release(fh)
+        finally:
+            await self._locks.released(handle)
+
+    @handler
+    async def getlk(
+        self, _inode: int, fh: int, owner: int, lock: KernelLock, _ctx: pyfuse3.RequestContext
+    ) -> KernelLock | None:
+        """GETLK."""
+        return await self._locks.get(self._files[fh], owner, lock)
+
+    @lasting
+    async def setlk(
+        self,
+        _inode: int,
+        fh: int,
+        owner: int,
+        lock: KernelLock,
+        sleep: bool,
+        interrupt: Interrupt,
+        ctx: pyfuse3.RequestContext,
+    ) -> None:
+        """SETLK, and SETLKW with `sleep`."""
+        event = interruption(interrupt) if sleep else None
+        await self._locks.set(self._files[fh], owner, lock, event, ctx.pid)
+
+    @lasting
+    async def flock(
+        self,
+        _inode: int,
+        fh: int,
+        owner: int,
+        operation: int,
+        interrupt: Interrupt,
+        _ctx: pyfuse3.RequestContext,
+    ) -> None:
+        """SETLK of flock(2)."""
+        await self._locks.flock(self._files[fh], owner, operation, interrupt)
+
     # -- directories --
 
     @handler
@@ -354,18 +418,20 @@ class Operations(pyfuse3.Operations):
             self._kernel.taken_over(fh)
         entries = await cursor.after(start_id)
         dots = max(0, DOT_COOKIES - start_id)
-        if start_id < 1 and not _reply(token, b".", cursor.ino, 1):
+        if start_id < 1 and not reply_dot(token, b".", cursor.ino, 1):
             return
-        if start_id < DOT_COOKIES and not _reply(token, b"..", cursor.parent, 2):
+        if start_id < DOT_COOKIES and not reply_dot(token, b"..", cursor.parent, 2):
             return
         validities, receipt = self._validities(cursor, entries, dots)
         count, relied, cached_inos = 0, False, set[Ino]()
         for number, (entry, (named, described)) in enumerate(zip(entries, validities, strict=True)):
-            attributes = _entry(entry.attr)
+            attributes = entry_of(entry.attr)
             attributes.entry_timeout, attributes.attr_timeout = named, described
             if number == receipt:
                 attributes.st_size = IMPOSSIBLE_SIZE
-            if not pyfuse3.readdir_reply(token, entry.name, attributes, entry.cookie + DOT_COOKIES):
+            if not pyfuse3.readdirreply_dot(
+                token, entry.name, attributes, entry.cookie + DOT_COOKIES
+            ):
                 break
             count += 1
             if named:
@@ -490,11 +556,11 @@ class Operations(pyfuse3.Operations):
         """Build the answer to a look-up that the kernel must not cache."""
         if self._kernel is not None:
             self._kernel.answered(attr.ino)
-        return _entry(attr)
+        return entry_of(attr)
 
     def _described(self, attr: Attr) -> pyfuse3.EntryAttributes:
         """Build an answer with attributes."""
-        entry = _entry(attr)
+        entry = entry_of(attr)
         if self._kernel is not None and self._fs.leases is not None:
             entry.attr_timeout = self._fs.leases.attr_validity(attr)
         return entry
@@ -532,35 +598,3 @@ class Operations(pyfuse3.Operations):
         attr = None if self._fs.leases is None else self._fs.leases.peek(parent, name)
         if attr is not None:
             self._ghosts.saw(parent, name, attr)
-
-
-def _caller(ctx: pyfuse3.RequestContext) -> Caller:
-    return Caller(ctx.uid, ctx.gid)
-
-
-def _reply(token: pyfuse3.ReaddirToken, name: bytes, ino: Ino, cookie: int) -> bool:
-    """Add `.` or `..` to the answer: the kernel uses only its number and type."""
-    entry = pyfuse3.EntryAttributes()
-    entry.st_ino = ino
-    entry.st_mode = 0o040755
-    entry.entry_timeout = entry.attr_timeout = 0
-    return bool(pyfuse3.readdir_reply(token, name, entry, cookie))
-
-
-def _entry(attr: Attr) -> pyfuse3.EntryAttributes:
-    entry = pyfuse3.EntryAttributes()
-    entry.st_ino = attr.ino
-    entry.entry_timeout = 0
-    entry.attr_timeout = 0
-    entry.st_mode = attr.mode
-    entry.st_nlink = attr.nlink
-    entry.st_uid = attr.uid
-    entry.st_gid = attr.gid
-    entry.st_rdev = attr.rdev
-    entry.st_size = attr.size
-    entry.st_blksize = PREFERRED_IO
-    entry.st_blocks = -(-(attr.size - attr.holes) // 512)
-    entry.st_atime_ns = attr.atime_ns
-    entry.st_mtime_ns = attr.mtime_ns
-    entry.st_ctime_ns = attr.ctime_ns
-    return entry
