@@ -429,9 +429,7 @@ class Operations(pyfuse3.Operations):
             attributes.entry_timeout, attributes.attr_timeout = named, described
             if number == receipt:
                 attributes.st_size = IMPOSSIBLE_SIZE
-            if not pyfuse3.readdirreply_dot(
-                token, entry.name, attributes, entry.cookie + DOT_COOKIES
-            ):
+            if not pyfuse3.readdir_reply(token, entry.name, attributes, entry.cookie + DOT_COOKIES):
                 break
             count += 1
             if named:
