@@ -347,3 +347,20 @@ class LockAnswer:
     granted: bool
     delegated: bool
     version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListedLock:
+    """A lock of any session on a file, or a request that `waits` for one.
+
+    `mode` is None if `session` decides alone about the locks of the file.
+    """
+
+    ino: Ino
+    space: LockSpace
+    mode: LockMode | None
+    first: int
+    last: int
+    pid: int
+    session: SessionId
+    waits: bool

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from wrkfs.errors import Deadlock, Fenced
 from wrkfs.meta import lock_rules
-from wrkfs.types import Ino, LockAnswer, LockMode, LockOwner, LockSpace, SessionId
+from wrkfs.types import Ino, ListedLock, LockAnswer, LockMode, LockOwner, LockSpace, SessionId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -252,15 +252,20 @@ class MemoryLocks:
 
     async def test(self, request: LockRequest) -> tuple[HeldLock, bool] | None:
         lock_rules.check_request(request)
-        session = self._session()
-        while not self._table.recall(session, request.ino):
-            await asyncio.sleep(PAUSE)
-            session = self._session()
+        session = await self._recalled(request.ino)
         found = self._table.conflict(session, request)
         if found is None:
             return None
         space = LockSpace(request.owner.space)
         return replace(found[1], owner=LockOwner(space, 0)), found[0] == session
+
+    async def _recalled(self, ino: Ino) -> SessionId:
+        """This session, when no other one has the delegation of a file."""
+        session = self._session()
+        while not self._table.recall(session, ino):
+            await asyncio.sleep(PAUSE)
+            session = self._session()
+        return session
 
     async def give_back(self, ino: Ino, locks: Sequence[HeldLock]) -> int:
         session = self._enter()
@@ -270,3 +275,29 @@ class MemoryLocks:
         file.held[session] = list(locks)
         self._table.wake(ino)
         return self._version(ino)
+
+    async def listing(self, limit: int) -> list[ListedLock]:
+        for ino in list(self._table.files):
+            await self._recalled(ino)
+        locks = [
+            ListedLock(
+                ino,
+                lock.owner.space,
+                lock.mode,
+                lock.first,
+                lock.last,
+                lock.pid,
+                session,
+                waits=False,
+            )
+            for ino, file in self._table.files.items()
+            for session, held in file.held.items()
+            for lock in held
+        ]
+        for (session, _), waiter in self._table.waiters.items():
+            one = waiter.request
+            space, mode = one.owner.space, one.mode
+            locks.append(
+                ListedLock(one.ino, space, mode, one.first, one.last, 0, session, waits=True)
+            )
+        return sorted(locks, key=lambda one: (one.ino, one.waits, one.first))[:limit]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from wrkfs.handle import FileHandle, OpenFile
     from wrkfs.meta.interface.locks import LockStore
-    from wrkfs.types import HeldLock, Ino, LockAnswer, LockOwner, LockRequest
+    from wrkfs.types import HeldLock, Ino, ListedLock, LockAnswer, LockOwner, LockRequest
     from wrkfs.write_path import WritePath
 
     T = TypeVar("T")
@@ -81,6 +81,10 @@ class LockManager:
     def count(self) -> int:
         """Number of locks that the session has."""
         return sum(len(state.held) for state in self._locks.values())
+
+    async def listing(self, limit: int) -> list[ListedLock]:
+        """Return locks and waits of all sessions (`LockStore.listing`)."""
+        return await self._store.listing(limit)
 
     # -- requests --
 

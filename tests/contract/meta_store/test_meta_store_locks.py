@@ -242,3 +242,26 @@ async def test_a_session_that_ends_releases_its_locks(
     assert await here.set(ranged(ino, 1, EX))
     await meta.close()
     assert await there.set(ranged(ino, 1, EX))
+
+
+async def test_the_list_shows_locks_and_waits(here: LockUser, there: LockUser, ino: Ino) -> None:
+    assert await here.set(ranged(ino, 1, EX, 0, 9, pid=7))
+    assert await there.set(whole(ino, 1, SH))
+    wait = there.ticket()
+    assert not await there.set(ranged(ino, 2, SH, 5, 5), wait)
+    found = await here.store.listing(10)
+    assert [(one.ino, one.space, one.mode, one.first, one.waits) for one in found] == [
+        (ino, LockSpace.RANGES, EX, 0, False),
+        (ino, LockSpace.WHOLE_FILE, SH, 0, False),
+        (ino, LockSpace.RANGES, SH, 5, True),
+    ]
+    assert found[0].pid == 7
+    assert len(await there.store.listing(1)) == 1
+    await there.store.cancel(wait.ticket)
+
+
+async def test_the_list_recalls_delegations(here: LockUser, there: LockUser, ino: Ino) -> None:
+    assert await here.set(ranged(ino, 1, EX))
+    found = await there.store.listing(10)
+    assert [(one.mode, one.last) for one in found] == [(EX, LOCK_END)]
+    assert here.delegated == set()

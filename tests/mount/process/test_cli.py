@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import shutil
@@ -463,3 +464,27 @@ def test_a_list_that_nobody_reads_ends_in_silence(
     finally:
         os.close(write)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_locks_lists_what_programs_have_locked(
+    mount: Callable[[], MountProcess], credentials: Path
+) -> None:
+    path = mount().path / "f"
+    path.write_bytes(b"x")
+    with path.open("r+b") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX, 5, 10)
+        fcntl.flock(file, fcntl.LOCK_SH)
+        given = wrkfs("locks", "--credentials", credentials, "--json")
+        document = json.loads(given.stdout)
+        assert document["complete"]
+        assert [
+            (one["inode"], one["kind"], one["mode"], one["first"], one["last"], one["state"])
+            for one in document["locks"]
+        ] == [
+            (path.stat().st_ino, "flock", "read", 0, None, "held"),
+            (path.stat().st_ino, "fcntl", "write", 10, 14, "held"),
+        ]
+        assert document["locks"][1]["pid"] == os.getpid()
+        lines = wrkfs("locks", "--credentials", credentials).stdout.splitlines()
+        assert lines[0].split()[:5] == ["INODE", "KIND", "MODE", "FIRST", "LAST"]
+        assert lines[1].split()[4] == "END"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from wrkfs.types import HeldLock, Ino, LockAnswer, LockRequest, LockWait
+    from wrkfs.types import HeldLock, Ino, ListedLock, LockAnswer, LockRequest, LockWait
 
 
 class LockClient(Protocol):
@@ -73,5 +73,12 @@ class LockStore(Protocol):
         """Replace all locks of the session on a file by these, and end its delegation.
 
         Returns the version of the file's bytes, 0 if the file is gone.
+        """
+        ...
+
+    async def listing(self, limit: int) -> list[ListedLock]:
+        """Return up to `limit` locks and waits of all sessions, in the order of their files.
+
+        Recalls delegations first, because only the delegates know those locks.
         """
         ...

@@ -14,10 +14,13 @@ from wrkfs.types import (
     LOCK_END,
     HeldLock,
     Ino,
+    ListedLock,
     LockAnswer,
     LockMode,
     LockOwner,
+    LockRequest,
     LockSpace,
+    SessionId,
 )
 
 if TYPE_CHECKING:
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     from wrkfs.meta.postgres.links import Link, Links
     from wrkfs.meta.postgres.listener import Listener
     from wrkfs.meta.postgres.sessions import MountSession
-    from wrkfs.types import LockRequest, LockWait
+    from wrkfs.types import LockWait
 
 _PAUSES = (0.0004, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02)
 """Seconds between two requests for locks that another session is giving back; the last repeats."""
@@ -97,6 +100,17 @@ class PostgresLocks:
         row = await self._session.mutate("return_locks", ino, *_columns(locks), is_change=False)
         return row["version"] or 0
 
+    async def listing(self, limit: int) -> list[ListedLock]:
+        locks = await self._listed(limit)
+        nobody = LockOwner(LockSpace.RANGES, 0)
+        delegated = [lock.ino for lock in locks if lock.mode is None]
+        for ino in delegated:
+            await self.test(LockRequest(ino, nobody, LockMode.EXCLUSIVE))
+        return await self._listed(limit) if delegated else locks
+
+    async def _listed(self, limit: int) -> list[ListedLock]:
+        return [_listed(row) for row in await self._links.call("list_locks", (limit,))]
+
     async def _settled(self, attempt: Callable[[], Awaitable[asyncpg.Record]]) -> asyncpg.Record:
         """Repeat a request while another session gives its delegation back.
 
@@ -150,6 +164,18 @@ def _columns(locks: Iterable[HeldLock]) -> tuple[list[int], ...]:
         for lock in locks
     ]
     return tuple([row[column] for row in rows] for column in range(6))
+
+
+def _listed(row: asyncpg.Record) -> ListedLock:
+    """Return a row of `list_locks`. The role of the volume can write any row."""
+    ino, session = Ino(row["ino"]), SessionId(row["session"])
+    if row["mode"] is None:
+        return ListedLock(ino, LockSpace.RANGES, None, 0, LOCK_END, 0, session, waits=False)
+    if row["space"] not in (0, 1):
+        raise Corrupt("lock of a file")
+    space = LockSpace(row["space"])
+    lock = _conflicting(row, space)
+    return ListedLock(ino, space, lock.mode, lock.first, lock.last, lock.pid, session, row["waits"])
 
 
 def _conflicting(row: asyncpg.Record, space: LockSpace) -> HeldLock:

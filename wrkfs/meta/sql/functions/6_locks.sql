@@ -424,11 +424,10 @@ END $$;
 -- session. waits: the request is not granted yet.
 CREATE FUNCTION wrkfs.list_locks(a_limit integer) RETURNS TABLE (
     ino bigint, space integer, mode integer, first bigint, last bigint, pid integer,
-    session bigint, process text, waits boolean
+    session bigint, waits boolean
 ) LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    RETURN QUERY SELECT g.ino, g.space, g.mode, g.first, g.last, g.pid, g.session_id, s.process,
-        g.waits
+    RETURN QUERY SELECT g.ino, g.space, g.mode, g.first, g.last, g.pid, g.session_id, g.waits
     FROM (
         SELECT l.ino, l.space, l.mode, l.first, l.last, l.pid, l.session_id, false AS waits
         FROM file_lock l
