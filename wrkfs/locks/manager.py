@@ -245,9 +245,10 @@ class LockManager:
 
     async def _follow(self, handle: FileHandle, state: FileLocks, answer: LockAnswer) -> None:
         """Make this host see what others wrote before they released the lock."""
+        # A lower version misses changes of this session that the database does not have yet.
         before = handle.attr.version if state.version is None else state.version
         state.version = answer.version
-        if before != answer.version and self.on_change is not None:
+        if answer.version > before and self.on_change is not None:
             await self.on_change(state.ino)
 
     # -- what the store calls --

@@ -132,6 +132,8 @@ async def test_the_role_has_exactly_the_reviewed_rights(pg_volume: InPostgres) -
         "symlink": every,
         "xattr": every,
         "session": every,
+        "delegation": every,
+        "reservation": every,
         "lock_file": every,
         "file_lock": every,
         "lock_waiter": every,

@@ -121,6 +121,8 @@ class PostgresLocks:
         while True:
             row = await attempt()
             dead = row["expired"] or ()
+            if dead and self._session.rescue is not None:
+                await self._session.rescue()  # a dead process of this host may have a journal
             for session in dead:
                 await self._links.call("fence", (session, False))
             if not dead:
