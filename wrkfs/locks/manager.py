@@ -94,8 +94,8 @@ class LockManager:
         handle.check_locks()
         state = self._locks.get(request.ino)
         if state is not None and state.delegated and self._store.can_decide:
-            held = conflict(state.held, request)
-            return None if held is None else (held, True)
+            lock = conflict(state.held, request)
+            return None if lock is None else (lock, True)
         return await self._store.test(request)
 
     async def set(
@@ -268,12 +268,12 @@ class LockManager:
         self.on_wake(list(self._locks))
 
     def held(self) -> dict[Ino, Sequence[HeldLock]]:
-        held: dict[Ino, Sequence[HeldLock]] = {}
+        locks: dict[Ino, Sequence[HeldLock]] = {}
         for ino, state in self._locks.items():
             state.delegated = False
             if state.held:
-                held[ino] = state.held
-        return held
+                locks[ino] = state.held
+        return locks
 
     def on_loss(self, inos: Iterable[Ino]) -> None:
         for ino in inos:

@@ -60,9 +60,9 @@ class LockRequests:
         conflict = await self._locks.test(handle, _ranged(handle.ino, owner, lock))
         if conflict is None:
             return None
-        held, is_here = conflict
-        length = 0 if held.last == LOCK_END else held.last - held.first + 1
-        return _TYPES[held.mode], held.first, length, held.pid if is_here else 0
+        other, is_here = conflict
+        length = 0 if other.last == LOCK_END else other.last - other.first + 1
+        return _TYPES[other.mode], other.first, length, other.pid if is_here else 0
 
     async def set(
         self,

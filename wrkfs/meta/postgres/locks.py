@@ -137,15 +137,15 @@ class PostgresLocks:
         """State all locks again, after a crash of the database and before any other call."""
         if self._client is None:
             return
-        held = [(ino, lock) for ino, locks in self._client.held().items() for lock in locks]
-        if not held:
+        pairs = [(ino, lock) for ino, locks in self._client.held().items() for lock in locks]
+        if not pairs:
             return
-        inos = [ino for ino, _ in held]
-        columns = _columns([lock for _, lock in held])
+        inos = [ino for ino, _ in pairs]
+        columns = _columns([lock for _, lock in pairs])
         args = (self._session.id, self._session.epoch, inos, *columns)
-        lost = (await link.fetch("restore_locks", args))[0][0]
-        if lost:
-            self._client.on_loss([Ino(ino) for ino in lost])
+        losses = (await link.fetch("restore_locks", args))[0][0]
+        if losses:
+            self._client.on_loss([Ino(ino) for ino in losses])
 
 
 def _signed(number: int) -> int:

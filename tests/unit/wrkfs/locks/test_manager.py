@@ -26,7 +26,13 @@ OS_RDWR = 2
 class Two:
     """One file, open in two sessions."""
 
-    def __init__(self, here: Filesystem, there: Filesystem, mine: FileHandle) -> None:
+    def __init__(
+        self,
+        here: Filesystem,
+        there: Filesystem,
+        mine: FileHandle,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
         self.here, self.there, self.mine = here, there, mine
         self.ino = mine.ino
         self.calls: list[LockRequest] = []
@@ -37,7 +43,7 @@ class Two:
             self.calls.append(request)
             return await original(request, wait)
 
-        store.set = counted  # type: ignore[method-assign]
+        monkeypatch.setattr(store, "set", counted)
 
     async def theirs(self) -> FileHandle:
         """A handle in the other session."""
@@ -46,9 +52,9 @@ class Two:
 
 
 @pytest.fixture
-async def two(drive: Drive) -> Two:
+async def two(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> Two:
     here, there = await drive.mount(), await drive.mount()
-    return Two(here, there, await create(here, b"f"))
+    return Two(here, there, await create(here, b"f"), monkeypatch)
 
 
 async def refused(fs: Filesystem, handle: FileHandle, request: LockRequest) -> bool:
