@@ -12,19 +12,17 @@ from __future__ import annotations
 import asyncio
 import fcntl
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING
 
 from wrkfs.errors import InvalidArgument
 from wrkfs.types import LOCK_END, Ino, LockMode, LockOwner, LockRequest, LockSpace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    # Only a binding that passes requests for locks has these names.
+    from pyfuse3 import FileLock, Interrupt
 
     from wrkfs.handle import FileHandle
     from wrkfs.locks.manager import LockManager
-
-KernelLock: TypeAlias = tuple[int, int, int, int]
-"""Type of the lock in fcntl(2), first byte, number of bytes (0: up to the end), process."""
 
 _MODES = {
     fcntl.F_UNLCK: LockMode.UNLOCK,
@@ -41,34 +39,27 @@ _OFD_COMMANDS = frozenset({fcntl.F_OFD_SETLKW, fcntl.F_OFD_SETLK})
 _OWNER_MASK = (1 << 64) - 1
 
 
-class Interrupt(Protocol):
-    """The binding's report of a signal."""
-
-    def on_interrupt(self, callback: Callable[[], object] | None) -> None:
-        """Set the function that is called when the request is interrupted, or already was."""
-        ...
-
-
 class LockRequests:
     """Translates requests of the kernel into requests of the drive."""
 
     def __init__(self, locks: LockManager) -> None:
         self._locks = locks
 
-    async def get(self, handle: FileHandle, owner: int, lock: KernelLock) -> KernelLock | None:
+    async def get(self, handle: FileHandle, owner: int, lock: FileLock) -> FileLock | None:
         """GETLK: return a conflicting lock; its process is 0 if it runs on another host."""
         conflict = await self._locks.test(handle, _ranged(handle.ino, owner, lock))
         if conflict is None:
             return None
         other, is_here = conflict
         length = 0 if other.last == LOCK_END else other.last - other.first + 1
-        return _TYPES[other.mode], other.first, length, other.pid if is_here else 0
+        pid = other.pid if is_here else 0
+        return lock._replace(type=_TYPES[other.mode], start=other.first, length=length, pid=pid)
 
     async def set(
         self,
         handle: FileHandle,
         owner: int,
-        lock: KernelLock,
+        lock: FileLock,
         interrupted: asyncio.Event | None,
         thread: int,
     ) -> None:
@@ -104,7 +95,7 @@ def interruption(interrupt: Interrupt) -> asyncio.Event:
     return event
 
 
-def _ranged(ino: Ino, owner: int, lock: KernelLock) -> LockRequest:
+def _ranged(ino: Ino, owner: int, lock: FileLock) -> LockRequest:
     """Return the request of an fcntl lock. Raises InvalidArgument for an unknown type."""
     number, first, length, pid = lock
     mode = _MODES.get(number)

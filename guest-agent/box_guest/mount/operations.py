@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from box_guest.mount.kernel import Kernel
-    from box_guest.mount.locks import Interrupt, KernelLock
     from wrkfs.fs import Filesystem
     from wrkfs.handle import FileHandle
     from wrkfs.types import Attr, Dentry
@@ -370,8 +369,8 @@ class Operations(pyfuse3.Operations):
 
     @handler
     async def getlk(
-        self, _inode: int, fh: int, owner: int, lock: KernelLock, _ctx: pyfuse3.RequestContext
-    ) -> KernelLock | None:
+        self, _inode: int, fh: int, owner: int, lock: pyfuse3.FileLock, _ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.FileLock | None:
         """GETLK."""
         return await self._locks.get(self._files[fh], owner, lock)
 
@@ -381,9 +380,9 @@ class Operations(pyfuse3.Operations):
         _inode: int,
         fh: int,
         owner: int,
-        lock: KernelLock,
+        lock: pyfuse3.FileLock,
         sleep: bool,
-        interrupt: Interrupt,
+        interrupt: pyfuse3.Interrupt,
         ctx: pyfuse3.RequestContext,
     ) -> None:
         """SETLK, and SETLKW with `sleep`."""
@@ -397,7 +396,7 @@ class Operations(pyfuse3.Operations):
         fh: int,
         owner: int,
         operation: int,
-        interrupt: Interrupt,
+        interrupt: pyfuse3.Interrupt,
         _ctx: pyfuse3.RequestContext,
     ) -> None:
         """SETLK of flock(2)."""
