@@ -11,9 +11,9 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tests.doubles.meta_locks import MemoryLocks
 from tests.doubles.meta_store_ranges import MemoryRanges
 from tests.doubles.meta_store_trees import MemoryTrees
-from tests.doubles.meta_locks import MemoryLocks
 from tests.doubles.meta_store_upkeep import MemoryUpkeep
 from tests.doubles.meta_volume import (
     LINK_MAX,

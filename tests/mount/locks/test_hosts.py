@@ -69,7 +69,7 @@ def test_a_killed_writer_leaves_a_sound_database(mounted_twice: tuple[Path, Path
         least = found
 
 
-@pytest.mark.promise("V6")
+@pytest.mark.promise("V7")
 def test_a_killed_mount_leaves_a_sound_database(mount: Callable[[], MountProcess]) -> None:
     """Its locks end when its session has expired."""
     steady, doomed = mount(), mount()
@@ -98,7 +98,7 @@ def test_a_killed_mount_leaves_a_sound_database(mount: Callable[[], MountProcess
         doomed.start()
 
 
-@pytest.mark.promise("V6")
+@pytest.mark.promise("V7")
 def test_a_frozen_host_cannot_write_after_it_lost_its_lock(
     mount: Callable[[], MountProcess],
 ) -> None:

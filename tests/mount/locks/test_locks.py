@@ -34,7 +34,7 @@ def lockers(mounted_twice: tuple[Path, Path]) -> Iterator[Callable[[int], Locker
 
 
 @pytest.mark.parametrize("other", [0, 1], ids=["same mount", "other mount"])
-@pytest.mark.promise("V6")
+@pytest.mark.promise("V7")
 def test_ranges_of_processes(lockers: Callable[[int], Locker], other: int) -> None:
     here, there = lockers(0), lockers(other)
     assert here("set", "f", "write", 10, 10) == "done"
@@ -158,7 +158,7 @@ def test_waits_of_open_files_are_no_deadlock(lockers: Callable[[int], Locker]) -
     assert there.answer() == "EINTR"
 
 
-@pytest.mark.promise("V6")
+@pytest.mark.promise("V7")
 def test_the_next_owner_reads_what_the_last_one_wrote(lockers: Callable[[int], Locker]) -> None:
     """Through the kernel's pages, with the same size each time."""
     sides = [lockers(0), lockers(1)]

@@ -1,4 +1,4 @@
--- Version 7: advisory locks of all sessions. Comments stand in schema.sql.
+-- Version 8: advisory locks of all sessions. Comments stand in schema.sql.
 ALTER TABLE session ADD COLUMN alive_since timestamptz;
 
 CREATE UNLOGGED TABLE lock_file (
