@@ -105,7 +105,6 @@ class Filesystem:
             durable_close=limits.durable_close or not delays,
         )
         self.locks = LockManager(store.locks, self._write_path, self._files)
-        """The advisory locks of this session."""
         self._recovery.on_fence = self.locks.lose_all
         give_up = self._write_path.give_up_slices
         upkeep = leased.upkeep if isinstance(leased, DelegatedMeta) else store.upkeep
