@@ -97,9 +97,10 @@ class Mounts:
         keeps a journal below `journals`.
         """
         self._directory = directory
-        self._options: list[str] = []
+        # CRIU restores only locks that the kernel keeps itself.
+        self._options: list[str] = ["--local-locks"]
         if cache is not None and cache_size:
-            self._options = ["--cache-dir", str(cache), "--cache-size", str(cache_size)]
+            self._options += ["--cache-dir", str(cache), "--cache-size", str(cache_size)]
         if journals is not None:
             self._options += ["--journal", str(journals)]
         self._on_restart = on_restart

@@ -103,6 +103,11 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="make files durable when they are closed, and delay no change",
     )
+    option(
+        "--local-locks",
+        action="store_true",
+        help="let the kernel keep the locks of files, so that they exclude only this host",
+    )
     place = parser.add_mutually_exclusive_group(required=True)
     place.add_argument("--fuse-fd", type=int, metavar="N", help="serve an existing mount")
     place.add_argument("mountpoint", type=Path, nargs="?")
@@ -132,6 +137,8 @@ def main() -> int:
             fs = Filesystem.connect(
                 config, limits=limits, leases=arguments.leases, journals=arguments.journal
             )
+            Operations.enable_posix_locks &= not arguments.local_locks
+            Operations.enable_flock &= not arguments.local_locks
             runner.run(_run(fs, directory, pace, arguments.status))
             return 0
     except (ConfigError, mounting.MountpointError, WrkfsError) as error:

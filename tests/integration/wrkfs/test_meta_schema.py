@@ -72,7 +72,7 @@ async def test_installing_again_changes_nothing(pg_volume: InPostgres) -> None:
         before = await conn.fetch("SELECT oid FROM pg_proc ORDER BY oid")
         await install_functions(conn)
         assert await conn.fetch("SELECT oid FROM pg_proc ORDER BY oid") == before
-        assert await migrate_volume(conn, pg_volume.schema) == 8
+        assert await migrate_volume(conn, pg_volume.schema) == 6
         with pytest.raises(asyncpg.DuplicateSchemaError):
             await create_volume_schema(conn, pg_volume.schema, pg_volume.schema)
         with pytest.raises(ValueError, match="invalid name"):
