@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import stat
 from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 
-from wrkfs.errors import Exists, NotEmpty, NotFound
+from tests.harness.logs import provoked
+from wrkfs.errors import Exists, NotEmpty, NotFound, StorageError
+from wrkfs.meta.delegations.journal import Journal
 from wrkfs.meta.delegations.store import DelegatedMeta
 from wrkfs.meta.postgres.store import PostgresMeta
 from wrkfs.types import ROOT_INO, Caller, Commit, Extent, SetAttr, SliceId
@@ -157,6 +160,32 @@ async def test_a_removed_file_keeps_the_bytes_written_just_before(
     assert (shown.attr.nlink, shown.attr.size) == (0, 5)
     assert shown.attr.mode == stat.S_IFREG | 0o600
     assert shown.refs[-1].inline == b"newer"
+
+
+@pytest.mark.parametrize("method", ["drop", "keep_lost"])
+async def test_a_journal_on_a_failing_disk_ends_no_wait(
+    meta: DelegatedMeta, store: PostgresMeta, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    def failing(self: Journal, *_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def misfit(*_: object) -> None:
+        raise StorageError("the batch does not fit")
+
+    home = await meta.mkdir(ROOT_INO, b"failing", 0o755, ALICE)
+    await meta.sync()
+    with provoked("wrkfs.meta.delegations.flusher") as lines:
+        monkeypatch.setattr(Journal, method, failing)
+        await meta.mkdir(home.ino, b"a", 0o755, ALICE)
+        async with asyncio.timeout(10):
+            if method == "drop":
+                await meta.sync()
+            else:
+                monkeypatch.setattr(store, "apply", misfit)
+                with pytest.raises(StorageError):
+                    await meta.sync()
+    assert "No space left on device" in lines[0]
+    monkeypatch.undo()
 
 
 async def test_a_burst_is_sent_in_few_batches(

@@ -12,6 +12,7 @@ from wrkfs.meta.delegations.delta import Delta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
 
     from wrkfs.meta.delegations.delta import Record
     from wrkfs.meta.delegations.journal import Journal
@@ -218,8 +219,7 @@ class Flusher:
             else:
                 break
         self._sending = None
-        if self._journal is not None:
-            self._journal.drop(batch.number)
+        self._drop(batch.number)
         batch.end()
 
     def _begin(self, number: int) -> None:
@@ -230,6 +230,24 @@ class Flusher:
             except OSError as error:
                 log.error("cannot write the journal, so changes are no longer delayed: %s", error)
 
+    def _drop(self, number: int) -> None:
+        """Delete the journal of a batch that the database has applied or refused."""
+        if self._journal is not None:
+            try:
+                self._journal.drop(number)
+            except OSError as error:
+                log.error("cannot delete a part of the journal: %s", error)
+
+    def _keep_lost(self) -> Path | None:
+        """Keep the journal of lost changes; on a full disk, only the log names them."""
+        if self._journal is None:
+            return None
+        try:
+            return self._journal.keep_lost()
+        except OSError as error:
+            log.error("cannot keep the journal of lost changes: %s", error)
+            return None
+
     def lose(self) -> None:
         """Drop all changes: the session is over."""
         self._ended = True
@@ -239,7 +257,7 @@ class Flusher:
     def _lose(self, error: WrkfsError) -> None:
         batches = [batch for batch in (self._sending, self._open) if batch is not None]
         names = [name for batch in batches for name in batch.delta.names]
-        place = None if self._journal is None else self._journal.keep_lost()
+        place = self._keep_lost()
         shown = ", ".join(repr(name.decode(errors="replace")) for name in names[:_NAMES])
         more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
         log.error("lost changes of %s%s: %s; they are kept in %s", shown, more, error, place)
@@ -254,5 +272,5 @@ class Flusher:
         self.on_loss(loss)
         for batch in batches:
             batch.end(loss)
-            if self._journal is not None and batch.number != self._number:
-                self._journal.drop(batch.number)
+            if batch.number != self._number:
+                self._drop(batch.number)
