@@ -69,6 +69,8 @@ class Delta:
         self._names: dict[tuple[Ino, bytes], tuple[Ino, int] | None] = {}
         self._fresh: set[tuple[Ino, bytes]] = set()
         """Names in `_names` that the database does not have."""
+        self._moved: set[tuple[Ino, bytes]] = set()
+        """Names that were removed and then made: their entries get a new place in the listing."""
         self._links: dict[Ino, bytes] = {}
         self._extents: dict[Ino, list[Extent]] = {}
         self._emptied: set[Ino] = set()
@@ -103,6 +105,8 @@ class Delta:
         key = (parent, name)
         if fresh and key not in self._names:
             self._fresh.add(key)
+        elif self._names.get(key) is None and key in self._names:
+            self._moved.add(key)
         self._names[key] = (ino, cookie)
         self._touch(parent)
 
@@ -114,6 +118,7 @@ class Delta:
             del self._names[key]
         else:
             self._names[key] = None
+            self._moved.discard(key)
         self._touch(parent)
 
     def put_link(self, ino: Ino, target: bytes) -> None:
@@ -191,7 +196,7 @@ class Delta:
     def arguments(self) -> tuple[list[object], ...]:
         """Return the arrays of `wrkfs.apply`, from the inodes to the unused slices."""
         attrs = list(self._inodes.values())
-        cut = [key for key, entry in self._names.items() if entry is None]
+        cut = [key for key, entry in self._names.items() if entry is None or key in self._moved]
         put = [(*key, *entry) for key, entry in self._names.items() if entry is not None]
         extents = [(ino, extent) for ino, many in self._extents.items() for extent in many]
         gone = [(ino, *values) for ino, values in self._gone.items()]

@@ -89,11 +89,16 @@ def test_an_emptied_file_drops_extents_of_the_same_batch() -> None:
     assert arguments[WASTE] == [5]
 
 
-def test_a_name_that_another_inode_takes_is_not_cut() -> None:
+def test_a_replaced_name_keeps_its_place() -> None:
+    arguments = made(delta.put_record(HOME, b"f", Ino(21), 21)).arguments()
+    assert (arguments[CUT_NAME], arguments[PUT_INO]) == ([], [21])
+
+
+def test_a_name_that_is_made_again_gets_a_new_place() -> None:
     arguments = made(
         delta.cut_record(HOME, b"f"), delta.put_record(HOME, b"f", Ino(21), 21, fresh=True)
     ).arguments()
-    assert arguments[CUT_NAME] == []
+    assert arguments[CUT_NAME] == [b"f"]
     assert (arguments[PUT_NAME], arguments[PUT_INO]) == ([b"f"], [21])
 
 
