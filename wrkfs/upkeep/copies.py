@@ -14,7 +14,6 @@ from wrkfs.errors import (
     ArgumentTooBig,
     Busy,
     Exists,
-    InvalidArgument,
     NoSpace,
     NotDirectory,
     NotFound,
@@ -80,7 +79,7 @@ async def restore(
     The copy gets that path, or `to`; its directory must exist. If something exists there, the call
     raises Exists, or with `replace` moves it to the trash in the same step.
 
-    Raises NotFound, NotDirectory, InvalidArgument for the root of the drive, QuotaExceeded.
+    Raises NotFound, NotDirectory, Exists for the root of the drive, QuotaExceeded.
     """
     snapshot = next((one for one in await fs.snapshots() if one.name == name), None)
     if snapshot is None:
@@ -109,9 +108,7 @@ async def clone(fs: Filesystem, source: bytes, target: bytes) -> Attr:
 async def _clone(fs: Filesystem, source: Attr, target: bytes, *, replace: bool) -> Attr:
     place = await _place(fs, target)
     if not place.name:
-        raise InvalidArgument(
-            "the root of the drive cannot be replaced; give another path for the copy"
-        )
+        raise Exists("the root of the drive cannot be replaced; give another path for the copy")
     try:
         return await fs.clone(source.ino, place.parent, place.name, replace=replace)
     except Exists:

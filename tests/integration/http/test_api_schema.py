@@ -66,12 +66,12 @@ NO_SHELL = "nobody"
 @pytest.mark.figure("AP-1")
 async def test_what_is_served_is_what_is_described(tmp_path: Path, figures: Figures) -> None:
     config = tmp_path / "schemathesis.toml"
-    for _ in figures(ci=1, long=40):
-        await _ask_everything(config)
+    for number in figures(ci=1, long=40):
+        await _ask_everything(config, seed=number + 1)
 
 
-async def _ask_everything(config: Path) -> None:
-    """Fifty examples of each operation, and the boundaries of each."""
+async def _ask_everything(config: Path, *, seed: int) -> None:
+    """Fifty examples of each operation, and the boundaries of each; equal seeds make equal ones."""
     async with estate(NO_SHELL) as owned:
         house = await owned.house()
         key = house.alice.keys["account"]
@@ -80,7 +80,7 @@ async def _ask_everything(config: Path) -> None:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", "from schemathesis.cli import schemathesis; schemathesis()"),
             *("--config-file", str(config), "run", f"http://{address}/v1/openapi.json"),
-            *("--phases", "examples,coverage,fuzzing"),
+            *("--phases", "examples,coverage,fuzzing", "--seed", str(seed)),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             cwd=config.parent,
