@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from tests.harness.loop import run
-from tests.harness.mounts.drive import until
+from tests.harness.mounts.drive import send_changes, until
 from tests.mount.posix.tree import Tree
 from tests.mount.posix.twins import open_flags
 from wrkfs.meta.postgres.store import PostgresMeta
@@ -115,21 +115,12 @@ def test_extended_attributes_at_their_limits(drive: Tree) -> None:
     drive.no(errno.ENOSPC, "setxattr", "f", b"user.%0250d" % fitting, b"")
 
 
-def sync_names(path: Path) -> None:
-    """Send all changes of a mount to the database."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def test_as_many_links_as_there_may_be(
     drive_database: str, volume: VolumeConfig, mount: Callable[[], MountProcess]
 ) -> None:
     path = mount().path
     (path / "f").touch()
-    sync_names(path)
+    send_changes(path)
     run(_statement(drive_database, volume, "UPDATE inode SET nlink = 64999 WHERE nlink = 1"))
     os.link(path / "f", path / "g")
     assert (path / "f").stat().st_nlink == 65000

@@ -54,7 +54,7 @@ def test_a_real_mount_is_counted(counted: Counted) -> None:
     for number in range(FILES):
         (counted.path / f"f{number}").write_bytes(b"bytes")
     found = counted.take()
-    for kind, name in (("fuse", "create"), ("fuse", "flush"), ("database", "create")):
+    for kind, name in (("fuse", "create"), ("fuse", "write"), ("database", "create")):
         assert len(found["calls"][kind][name]) == FILES, name
     assert found["calls"]["database"]["(prepare)"]
     assert found["calls"]["database"]["commit"]

@@ -16,7 +16,7 @@ import asyncpg
 import pytest
 
 from tests.harness.loop import run
-from tests.harness.mounts.drive import fresh_volume
+from tests.harness.mounts.drive import fresh_volume, send_changes
 from tests.harness.volumes.leaks import listed, missing_objects
 from tests.harness.wait import DEADLINE
 from wrkfs.data.s3 import S3Blocks
@@ -97,6 +97,7 @@ def test_json_of_names_that_are_not_utf8(
     path = mount().path
     name = os.fsdecode(b"caf\xe9")
     (path / name).write_bytes(b"x")
+    send_changes(path)
     (path / name).unlink()
     (row,) = json.loads(wrkfs("trash", "--credentials", credentials, "ls", "--json").stdout)
     assert (row["path"], row["encoded_path"]) == ("caf\ufffd", "caf%E9")
@@ -123,6 +124,7 @@ def test_fsck_tells_mends_and_tells_what_is_left(
     path = mount().path
     (path / "kept").write_bytes(b"x" * 1000)
     (path / "lost").write_bytes(b"y" * 1000)
+    send_changes(path)
     run(damage(volume))
     found = wrkfs("fsck", "--credentials", credentials)
     assert found.returncode == 1
@@ -242,6 +244,7 @@ def test_what_was_removed_is_listed_restored_and_freed(
     (path / "d").mkdir()
     for name in ("d/one", "d/two", "three"):
         (path / name).write_bytes(name.encode() * 50_000)
+    send_changes(path)
     shutil.rmtree(path / "d")
     (path / "three").unlink()
     shown = json.loads(wrkfs("trash", "--json", "--credentials", credentials, "ls").stdout)
@@ -435,6 +438,7 @@ def test_what_stands_in_the_way_of_a_tree_is_listed(
     (path / "d").mkdir()
     for name in ("d/one", "d/two"):
         (path / name).write_text("old")
+    send_changes(path)
     shutil.rmtree(path / "d")
     (path / "d").mkdir()
     (path / "d/one").write_text("new")
