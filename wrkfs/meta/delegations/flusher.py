@@ -218,8 +218,7 @@ class Flusher:
             else:
                 break
         self._sending = None
-        if self._journal is not None:
-            self._journal.drop(batch.number)
+        self._drop(batch.number)
         batch.end()
 
     def _begin(self, number: int) -> None:
@@ -230,6 +229,14 @@ class Flusher:
             except OSError as error:
                 log.error("cannot write the journal, so changes are no longer delayed: %s", error)
 
+    def _drop(self, number: int) -> None:
+        """Delete the journal of a batch; a replay ignores what the database has."""
+        if self._journal is not None:
+            try:
+                self._journal.drop(number)
+            except OSError as error:
+                log.error("cannot delete the journal of a batch: %s", error)
+
     def lose(self) -> None:
         """Drop all changes: the session is over."""
         self._ended = True
@@ -239,7 +246,7 @@ class Flusher:
     def _lose(self, error: WrkfsError) -> None:
         batches = [batch for batch in (self._sending, self._open) if batch is not None]
         names = [name for batch in batches for name in batch.delta.names]
-        place = None if self._journal is None else self._journal.keep_lost()
+        place = self._keep_lost()
         shown = ", ".join(repr(name.decode(errors="replace")) for name in names[:_NAMES])
         more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
         log.error("lost changes of %s%s: %s; they are kept in %s", shown, more, error, place)
@@ -254,5 +261,14 @@ class Flusher:
         self.on_loss(loss)
         for batch in batches:
             batch.end(loss)
-            if self._journal is not None and batch.number != self._number:
-                self._journal.drop(batch.number)
+            if batch.number != self._number:
+                self._drop(batch.number)
+
+    def _keep_lost(self) -> str:
+        """Keep the journal for the operator; return its place, or why there is none."""
+        if self._journal is None:
+            return "no journal"
+        try:
+            return str(self._journal.keep_lost())
+        except OSError as error:
+            return f"no file, because the journal cannot be copied ({error})"
