@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from benchmarks.peers.buckets import Rclone, S3fs
-from benchmarks.peers.juicefs import JuiceFS, Volume, find_program, format_volume
+from benchmarks.peers.juicefs import MEND, JuiceFS, format_volume
 from benchmarks.peers.limits import Disk, Passthrough
 from benchmarks.peers.mounted import NotHere
 from benchmarks.peers.ours import Ours
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from benchmarks.peers.juicefs import Program
     from benchmarks.stores import Stores
 
 FULL_SIZE = ("ours", "juicefs", "passthrough", "disk")
@@ -48,7 +47,7 @@ class Peers:
         self._directory = directory
         self._stack = ExitStack()
         self._volume = stores.volume()
-        self._juicefs: Volume | None = None
+        self._juicefs: Callable[[str], Peer] | None = None
         self.missing: dict[str, str] = {}
         """Unavailable peers, with the reasons."""
 
@@ -57,11 +56,6 @@ class Peers:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-
-    @property
-    def juicefs(self) -> Program | None:
-        """The program of JuiceFS, if its volume exists."""
-        return None if self._juicefs is None else self._juicefs.program
 
     def mounted(self, names: Sequence[str]) -> list[Peer]:
         """Mount peers; return those that are available."""
@@ -93,7 +87,7 @@ class Peers:
         if name == "juicefs":
             if self._juicefs is None:
                 self._juicefs = self._format()
-            return JuiceFS(self._juicefs, directory, called or name)
+            return self._juicefs(called or name)
         if name == "passthrough":
             return Passthrough(directory)
         if name == "disk":
@@ -102,9 +96,9 @@ class Peers:
             return S3fs(self._stores.whole_bucket(), directory)
         return Rclone(self._stores.credential(), directory)
 
-    def _format(self) -> Volume:
-        program = find_program()
-        database = self._stores.database("juicefs", program.statements)
-        volume = Volume(program, program.address(database), self._stores.credential())
-        format_volume(program, volume.meta, volume.store)
-        return volume
+    def _format(self) -> Callable[[str], Peer]:
+        # JuiceFS removes the name of the driver, and uses the rest as a URL.
+        meta = f"postgres://{self._stores.database('juicefs', MEND)}?sslmode=disable"
+        store = self._stores.credential()
+        format_volume(meta, store)
+        return lambda name: JuiceFS(meta, store, self._directory, name)

@@ -26,11 +26,9 @@ STEPS = (
     "links",
     "refs",
     "holes",
-    "shares",
     "trash",
     "slices",
     "symlinks",
-    "snapshots",
     "use",
 )
 """Functions `wrkfs.repair_<step>`, each one transaction."""

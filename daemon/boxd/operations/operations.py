@@ -29,8 +29,6 @@ from boxd.operations.shares import ShareOperations
 from boxd.operations.snapshots import SnapshotOperations
 from boxd.operations.stats import StatOperations
 from boxd.operations.visits import VisitOperations
-from boxd.operations.volumes.copies import CopyOperations
-from boxd.operations.volumes.trash import TrashOperations
 from boxd.operations.workspaces import WorkspaceOperations
 
 if TYPE_CHECKING:
@@ -82,8 +80,6 @@ class Operations:
     canvases: CanvasOperations
     catalog: Catalog
     """Images and flavors."""
-    copies: CopyOperations
-    """Clones and snapshots of trees on drives."""
     delegations: DelegateOperations
     directory: BoxDirectory
     """Resolves box references."""
@@ -102,7 +98,6 @@ class Operations:
     snapshots: SnapshotOperations
     stats: StatOperations
     texts: UserTexts
-    trash: TrashOperations
     visits: VisitOperations
     workspaces: WorkspaceOperations
 
@@ -123,7 +118,6 @@ class Operations:
         vault = Vault(store, dependencies.sealer)
         audits = Audits(store, clock)
         output = Allowances()
-        drive_operations = DriveOperations(store, registry, drives)
         boxes = BoxOperations(directory, registry, lifecycle, callers, vault, tier_of)
         keys = KeyOperations(store, registry, attachments, callers, tier_of, clock)
         profiles = ProfileOperations(store, catalog, lifecycle)
@@ -135,10 +129,9 @@ class Operations:
             callers=callers,
             canvases=CanvasOperations(store, feed, ends, clock),
             catalog=catalog,
-            copies=CopyOperations(drive_operations),
             delegations=DelegateOperations(store, boxes, vault, output, tier_of),
             directory=directory,
-            drives=drive_operations,
+            drives=DriveOperations(store, registry, drives),
             fleet=FleetOperations(store, audits, directory, lifecycle, access_policy),
             keys=keys,
             output=output,
@@ -152,15 +145,10 @@ class Operations:
             snapshots=SnapshotOperations(store, directory, lifecycle),
             stats=StatOperations(store, directory, lifecycle.usage, drives, tier_of),
             texts=UserTexts(dependencies.ssh_host),
-            trash=TrashOperations(store, drive_operations),
             visits=VisitOperations(lifecycle, callers),
             workspaces=WorkspaceOperations(store, registry, profiles, lifecycle, drives, clock),
         )
 
     async def close(self) -> None:
-        """End the restores that run, and wait for writes in the background.
-
-        The store's own deadline bounds the wait.
-        """
-        await self.trash.close()
+        """Wait for writes in the background; the store's own deadline bounds the wait."""
         await self.callers.close()

@@ -89,20 +89,15 @@ class Mounts:
         on_restart: Callable[[str, Path], Awaitable[None]],
         cache: Path | None = None,
         cache_size: int = 0,
-        journals: Path | None = None,
     ) -> None:
         """`on_restart(volume id, mount point)` is called after the restart of a crashed mount.
 
-        Each mount caches at most `cache_size` bytes of blocks below the directory `cache`, and
-        keeps a journal below `journals`.
+        Each mount caches at most `cache_size` bytes of blocks below the directory `cache`.
         """
         self._directory = directory
-        # CRIU restores only locks that the kernel keeps itself.
-        self._options: list[str] = ["--local-locks"]
+        self._cache: list[str] = []
         if cache is not None and cache_size:
-            self._options += ["--cache-dir", str(cache), "--cache-size", str(cache_size)]
-        if journals is not None:
-            self._options += ["--journal", str(journals)]
+            self._cache = ["--cache-dir", str(cache), "--cache-size", str(cache_size)]
         self._on_restart = on_restart
         self._mounts: dict[str, Mount] = {}
 
@@ -208,7 +203,7 @@ class Mounts:
                     "box_guest.mount",
                     "--credentials-fd",
                     str(reader),
-                    *self._options,
+                    *self._cache,
                     "--status",
                     str(mount.status),
                     str(mount.mountpoint),

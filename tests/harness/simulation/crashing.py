@@ -44,8 +44,6 @@ CHANGES = frozenset(
         "open",
         "release",
         "commit",
-        "allocate",
-        "copy_range",
         "create_unlinked",
         "publish",
         "sync",

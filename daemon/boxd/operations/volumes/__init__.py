@@ -1,1 +1,0 @@
-"""Operations on whole drives and trees of them: copies, snapshots, the trash."""

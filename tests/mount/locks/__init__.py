@@ -1,1 +1,0 @@
-"""Locks of programs on real mounts."""

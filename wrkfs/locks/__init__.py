@@ -1,1 +1,0 @@
-"""Advisory locks of one session: decided here under a delegation, else in the metadata store."""
