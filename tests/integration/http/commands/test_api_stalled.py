@@ -107,7 +107,7 @@ async def test_a_stream_of_events_that_nobody_reads(
         def held() -> int:
             return commands[0].output_held() + transports[0].get_write_buffer_size()
 
-        # The channel has less than a full window left when the reader stops, but more than half.
+        # The channel renews its window when less than half of it is left. So at least half waits.
         found = await stand_still(held, channel.WINDOW // 2)
         assert found + EVENT <= MIB  # the event that waits to be written stands nowhere else
     await until(lambda: not marked("stalled"))
@@ -190,7 +190,7 @@ async def test_a_terminal_that_nobody_reads_and_whose_program_reads_nothing(
         out = command.output_held() + served.transport.get_write_buffer_size()
         return out + came + command.input_held()
 
-    found = await stand_still(held, channel.TERMINAL_WINDOW // 2 + term.MESSAGE_BYTES)
+    found = await stand_still(held, channel.TERMINAL_WINDOW + term.MESSAGE_BYTES)
     assert found + term.MESSAGE_BYTES <= MIB  # the message that waits to be passed on
     terminal.writer.transport.abort()
     await until(lambda: command._chan is None)
