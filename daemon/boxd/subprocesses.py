@@ -18,8 +18,8 @@ def kill(process: asyncio.subprocess.Process) -> None:
     the process has just ended, this poll takes its exit status. Then asyncio logs "Unknown child
     process" and reports the exit status 255.
     """
-    # For some microseconds asyncio has reaped the process, and `returncode` is still None. The kernel
-    # reuses the number only after all others.
+    # asyncio may have reaped the process some microseconds ago. The kernel reuses a process number
+    # only after all others.
     if process.returncode is None:
         with suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)

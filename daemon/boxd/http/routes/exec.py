@@ -57,8 +57,14 @@ PLAIN_TYPE = "text/plain"
 LOST_CODE = 255
 """Exit code of a stream whose box disappeared; ssh reports the same code."""
 TEMPLATE = "/v1/exec/{spec...}"
-SPEC = REFERENCE.removesuffix("$") + "(\\^[1-9][0-9]?[mhd])?(\\+[1-9][0-9]?[smh])?$"
-"""Pattern of some box specs. Images have more forms, but every match is a valid spec."""
+SPEC = (
+    REFERENCE.replace("a-z", "A-Za-z").removesuffix("$")
+    + "(\\^[1-9][0-9]?[mhd])?(\\+[1-9][0-9]?[smh])?$"
+)
+"""Pattern of some box specs; names may be in upper case.
+
+Images have more forms, but every match is a valid spec.
+"""
 _EVENTS = (
     "event: stdout\ndata: aGVsbG8K\n\n"
     "event: stderr\ndata: b29wcwo=\n\n"
