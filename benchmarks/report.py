@@ -33,8 +33,17 @@ def asked(name: str) -> tuple[bool, Path]:
     parser.add_argument("--to", type=Path, default=RESULTS, help="directory of the results")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, _end)
-    elsewhere = given.quick and given.to == RESULTS
-    return given.quick, Path(tempfile.mkdtemp(prefix="bench-")) if elsewhere else given.to
+    return given.quick, directory_of(given.to, quick=given.quick)
+
+
+def directory_of(given: Path, *, quick: bool) -> Path:
+    """Return the directory of the results: the given one, or a new one for quick runs.
+
+    Quick runs do not replace the committed results.
+    """
+    if quick and given == RESULTS:
+        return Path(tempfile.mkdtemp(prefix="bench-"))
+    return given
 
 
 def _end(_signal: int, _frame: FrameType | None) -> None:

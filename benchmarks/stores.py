@@ -1,7 +1,7 @@
 """One PostgreSQL and one object server for all file systems of a run.
 
 The cluster is the embedded one with its usual settings. It also listens on loopback, because
-JuiceFS 0.14 cannot use a socket directory; our mount uses loopback, too. Both servers are separate
+JuiceFS cannot use a socket directory; our mount uses loopback, too. Both servers are separate
 processes. A thread starts and stops them, so the code of measurements stays synchronous.
 """
 

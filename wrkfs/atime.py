@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wrkfs.errors import WrkfsError
+from wrkfs.meta.rules import is_read_only
 
 if TYPE_CHECKING:
     from wrkfs.meta.interface.files import FileStore
@@ -73,7 +74,8 @@ class AccessTimes:
         if atime is not None and atime > attr.atime_ns:
             attr = replace(attr, atime_ns=atime)
         atime = attr.atime_ns
-        if atime <= attr.mtime_ns or atime <= attr.ctime_ns or atime + DAY_NS <= time.time_ns():
+        is_old = atime <= max(attr.mtime_ns, attr.ctime_ns) or atime + DAY_NS <= time.time_ns()
+        if is_old and not is_read_only(ino):
             self._due[ino] = None
             if len(self._due) > DUE_MAX:
                 self._due.popitem(last=False)

@@ -80,13 +80,15 @@ class Limits:
 
     `blocks`: cached blocks in memory. `dirty`: bytes that are written and not committed; at the
     limit writers wait. `disk`: size of the disk cache below `cache_dir`; without a directory or
-    with 0 there is no disk cache.
+    with 0 there is no disk cache. With `durable_close` a file's bytes survive a power failure of
+    the host once it is closed, and no change is delayed.
     """
 
     blocks: int = 64 * MIB
     dirty: int = 128 * MIB
     disk: int = 0
     cache_dir: Path | None = None
+    durable_close: bool = False
 
 
 def _check_fields(cls: type, raw: object, where: str) -> None:

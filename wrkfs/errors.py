@@ -10,7 +10,10 @@
     ├── NoData ENODATA           ├── OutOfRange ERANGE        ├── FileTooBig EFBIG
     ├── ArgumentTooBig E2BIG     ├── Busy EBUSY               ├── NoSpace ENOSPC
     ├── QuotaExceeded EDQUOT     ├── Stale ESTALE             ├── BadDescriptor EBADF
-    ├── PreconditionFailed ECANCELED
+    ├── PreconditionFailed ECANCELED   ├── ReadOnly EROFS     ├── CrossesDevices EXDEV
+    ├── NoSuchAddress ENXIO
+    ├── WouldBlock EAGAIN
+    ├── Deadlock EDEADLK         ├── Interrupted EINTR        ├── NoLocks ENOLCK
     └── StorageError EIO
         ├── Corrupt              the store returned other bytes than were written
         │   └── Missing          the object does not exist
@@ -121,6 +124,12 @@ class OutOfRange(WrkfsError):
     errno = _errno.ERANGE
 
 
+class NoSuchAddress(WrkfsError):
+    """The file has no data, or no hole, at or behind the offset."""
+
+    errno = _errno.ENXIO
+
+
 class FileTooBig(WrkfsError):
     """The file would exceed the maximum size."""
 
@@ -167,6 +176,42 @@ class PreconditionFailed(WrkfsError):
     """The file has another version than the caller requires."""
 
     errno = _errno.ECANCELED
+
+
+class ReadOnly(WrkfsError):
+    """The inode belongs to a snapshot, which cannot change."""
+
+    errno = _errno.EROFS
+
+
+class CrossesDevices(WrkfsError):
+    """A file of a snapshot cannot get a name outside it; programs copy the file instead."""
+
+    errno = _errno.EXDEV
+
+
+class WouldBlock(WrkfsError):
+    """Another owner holds a conflicting lock."""
+
+    errno = _errno.EAGAIN
+
+
+class Deadlock(WrkfsError):
+    """The wait for the lock would close a circle of processes that wait for each other."""
+
+    errno = _errno.EDEADLK
+
+
+class Interrupted(WrkfsError):
+    """A signal ended the wait for a lock."""
+
+    errno = _errno.EINTR
+
+
+class NoLocks(WrkfsError):
+    """The session has too many locks, or it lost the lock."""
+
+    errno = _errno.ENOLCK
 
 
 class StorageError(WrkfsError):

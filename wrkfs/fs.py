@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import os
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from wrkfs.attribute_cache import AttributeCache
@@ -24,10 +25,13 @@ from wrkfs.data.s3 import S3Blocks
 from wrkfs.dirty import DirtyBudget
 from wrkfs.errors import NoData, StorageError, WrkfsError
 from wrkfs.layout import FileLayout
+from wrkfs.locks.manager import LockManager
+from wrkfs.meta.delegations.replay import replay_left
+from wrkfs.meta.delegations.store import DelegatedMeta
 from wrkfs.meta.leases.store import LeasedMeta
 from wrkfs.meta.postgres.store import PostgresMeta
-from wrkfs.meta.rules import check_namespace
-from wrkfs.open_files import OpenFileTable
+from wrkfs.meta.rules import check_namespace, check_writable
+from wrkfs.open_files import FileRanges, OpenFileTable
 from wrkfs.reader import BlockReader
 from wrkfs.recovery import UNDONE, Recovery
 from wrkfs.stores import Stores
@@ -36,6 +40,7 @@ from wrkfs.write_path import SliceIds, WritePath
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from pathlib import Path
 
     from wrkfs.config import VolumeConfig
     from wrkfs.data.diskcache import DiskCache
@@ -43,11 +48,13 @@ if TYPE_CHECKING:
     from wrkfs.handle import FileHandle, OpenFile
     from wrkfs.meta.interface.store import MetaStore
     from wrkfs.reader import CacheUsage
-    from wrkfs.types import Attr, Caller, Dentry, FileMap, Ino, Spot, StatFs
+    from wrkfs.types import Attr, Caller, Dentry, FileMap, Ino, Snapshot, Spot, StatFs
 
     T = TypeVar("T")
 
 DEFAULT_LIMITS = Limits()
+_CHANGING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
+"""Flags of an open that may change the file."""
 FILE_CAPABILITIES = b"security.capability"
 """Name of an extended attribute that no file has: the drive is mounted nosuid."""
 
@@ -65,13 +72,14 @@ class Filesystem:
         store: MetaStore,
         blocks: BlockStore,
         *,
-        leased: LeasedMeta | None = None,
+        leased: LeasedMeta | DelegatedMeta | None = None,
         prefix: str = "volume",
         limits: Limits = DEFAULT_LIMITS,
         disk: DiskCache | None = None,
     ) -> None:
         """Take over started stores and a disk cache; `leased` caches names and files of `store`."""
         self._meta = meta = leased or store
+        delays = isinstance(leased, DelegatedMeta)
         self._blocks = blocks
         self._files: dict[Ino, OpenFile] = {}
         self.leases = leased.table if leased else None
@@ -94,14 +102,20 @@ class Filesystem:
             self._recovery.rejoin,
             DirtyBudget(limits.dirty),
             joined=meta.epoch,
+            durable_close=limits.durable_close or not delays,
         )
+        self.locks = LockManager(store.locks, self._write_path, self._files)
+        self._recovery.on_fence = self.locks.lose_all
         give_up = self._write_path.give_up_slices
-        self.stores = Stores(meta, store.upkeep, blocks, self._reader, prefix, give_up)
+        upkeep = leased.upkeep if isinstance(leased, DelegatedMeta) else store.upkeep
+        self.stores = Stores(meta, upkeep, blocks, self._reader, prefix, give_up)
         self._table = OpenFileTable(self._files, self.stores, self._write_path, self._attributes)
+        self.ranges = FileRanges(meta, self._table, self._attributes, self._change)
+        """Holes and copies of ranges of open files."""
         self.hold = self.stores.holds.hold
         """Return a context that keeps every object that a file uses when the context begins."""
         meta.watch(self._on_crash)
-        store.upkeep.watch_snapshots(self.stores.holds.oldest)
+        upkeep.watch_snapshots(self.stores.holds.oldest)
 
     @classmethod
     async def connect(
@@ -111,10 +125,23 @@ class Filesystem:
         kind: str = "mount",
         limits: Limits = DEFAULT_LIMITS,
         leases: bool = False,
+        journals: Path | None = None,
     ) -> Filesystem:
-        """Register a session of the volume; with `leases` it caches answers. Raises Unavailable."""
-        store = PostgresMeta(config, kind=kind, leases=leases)
-        leased = LeasedMeta(store) if leases else None
+        """Register a session of the volume; with `leases` it caches answers.
+
+        With leases and a directory for `journals`, it also takes write delegations: it answers
+        changes from its journal and sends them later. Without leases it only replays the journals
+        of dead processes in that directory. Raises Unavailable.
+        """
+        delays = leases and journals is not None and not limits.durable_close
+        store = PostgresMeta(config, kind=kind, leases=leases, delegates=delays)
+        leased: LeasedMeta | DelegatedMeta | None = None
+        if delays and journals is not None:
+            leased = DelegatedMeta(store, config.schema, journals)
+        elif leases:
+            leased = LeasedMeta(store)
+        elif journals is not None:
+            store.watch_journals(partial(replay_left, store, config.schema, journals))
         await (leased or store).start()
         disk, blocks = await open_cache(config, limits), S3Blocks(config.store)
         prefix = config.store.prefix
@@ -126,6 +153,7 @@ class Filesystem:
         loss = await self._table.close()
         while self._write_path.tasks:
             await asyncio.gather(*self._write_path.tasks, return_exceptions=True)
+        await self.locks.close()
         await self._write_path.drop_ranges()
         await self._attributes.atimes.close()
         await self._reader.close()
@@ -159,9 +187,8 @@ class Filesystem:
 
         Raises StorageError if `losses` has grown beyond `since` (default: during this call).
         """
-        files = list(self._files.values())
         since = self.losses if since is None else since
-        await asyncio.gather(*(file.writer.commit(durable=False) for file in files))
+        await self._commit_dirty()
         await self.sync_names(since)
 
     async def sync_names(self, since: int | None = None) -> None:
@@ -246,6 +273,27 @@ class Filesystem:
         """Move a name; replace the target as rename(2) does."""
         await self._change(lambda: self._meta.rename(parent, name, new_parent, new_name, flags))
 
+    # -- clones and snapshots --
+
+    async def clone(self, source: Ino, parent: Ino, name: bytes, *, replace: bool = False) -> Attr:
+        """Copy an inode with everything below it (`CopyStore.clone`), as this session sees it."""
+        await self._commit_dirty()
+        store = self._meta.copies
+        return await self._change(lambda: store.clone(source, parent, name, replace=replace))
+
+    async def create_snapshot(self, source: Ino, name: bytes, path: bytes) -> Snapshot:
+        """Copy an inode with everything below it to a snapshot (`CopyStore.create_snapshot`)."""
+        await self._commit_dirty()
+        return await self._change(lambda: self._meta.copies.create_snapshot(source, name, path))
+
+    async def snapshots(self) -> list[Snapshot]:
+        """Return all snapshots, the oldest first."""
+        return await self._meta.copies.snapshots()
+
+    async def remove_snapshot(self, name: bytes) -> None:
+        """Remove a snapshot for good. Raises NotFound."""
+        await self._change(lambda: self._meta.copies.remove_snapshot(name))
+
     # -- inodes --
 
     async def getattr(self, ino: Ino) -> Attr:
@@ -283,6 +331,8 @@ class Filesystem:
 
     async def open(self, ino: Ino, flags: int) -> FileHandle:
         """Open a regular file. Respects O_TRUNC, O_APPEND, O_SYNC and the access mode."""
+        if flags & _CHANGING:
+            check_writable(ino)
         truncate = bool(flags & os.O_TRUNC)
         file = self._files.get(ino)
         if truncate and file is not None:
@@ -314,7 +364,8 @@ class Filesystem:
         Raises Exists, IsDirectory, NotFound.
         """
         exclusive, stamp = bool(flags & os.O_EXCL), self._attributes.stamp
-        durable, until = self._write_path.expect_empty, self._write_path.changes
+        until = self._write_path.changes
+        durable = self._write_path.expect_empty and self._write_path.durable_close
         (file_map, is_new), epoch = await self._table.open_in_epoch(
             lambda: self._meta.create(
                 parent, name, mode, caller, exclusive=exclusive, durable=durable
@@ -325,6 +376,8 @@ class Filesystem:
         if is_new:
             handle.file.writer.mark_new(durable_until=until if durable else None)
         try:
+            if flags & _CHANGING:
+                check_writable(handle.ino)
             if not is_new and flags & os.O_TRUNC:
                 handle.attr = await self.setattr(handle.ino, SetAttr(size=0, mtime_now=True))
             return await self._with_own_changes(stamp, handle.attr), handle
@@ -333,7 +386,9 @@ class Filesystem:
                 await handle.close()
             raise
 
-    async def create_unlinked(self, mode: int, caller: Caller) -> FileHandle:
+    async def create_unlinked(
+        self, mode: int, caller: Caller, flags: int = os.O_RDWR
+    ) -> FileHandle:
         """Create a file without a name and open it.
 
         The store deletes the file unless `publish` names it.
@@ -342,7 +397,7 @@ class Filesystem:
             lambda: self._meta.create_unlinked(mode, caller),
             lambda file_map: self._meta.open(file_map.attr.ino),
         )
-        return self._table.add_handle(file_map, os.O_RDWR, epoch)
+        return self._table.add_handle(file_map, flags, epoch)
 
     async def publish(
         self,
@@ -401,6 +456,11 @@ class Filesystem:
         await self._change(lambda: self._meta.removexattr(ino, name))
 
     # -- internal --
+
+    async def _commit_dirty(self) -> None:
+        """Commit the dirty bytes of every open file."""
+        files = list(self._files.values())
+        await asyncio.gather(*(file.writer.commit(durable=False) for file in files))
 
     async def _with_own_changes(self, stamp: int, attr: Attr) -> Attr:
         """Return attributes that are no older than the writes and reads of this session."""

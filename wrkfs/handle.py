@@ -74,12 +74,17 @@ class OpenFile:
             self._inspected = attr.version
             self._table.note_fragmented(self.ino)
 
+    @property
+    def durable_close(self) -> bool:
+        """True if a close makes the bytes durable."""
+        return self._write_path.durable_close
+
     async def sync_changes(self) -> None:
         """Make all answered changes durable, but not the dirty bytes of this file.
 
         Costs nothing if a crash could undo no change. Raises Unavailable.
         """
-        if self._write_path.changes > self._write_path.durable:
+        if self.durable_close and self._write_path.changes > self._write_path.durable:
             await self._write_path.sync_all()
 
     def report_loss(self, error: WrkfsError) -> None:
@@ -96,6 +101,7 @@ class FileHandle:
         "_error",
         "_file",
         "_flags",
+        "_lost",
         "_table",
         "attr",
         "epoch",
@@ -110,6 +116,7 @@ class FileHandle:
         self._file: OpenFile | None = file
         self._flags = flags
         self._error: WrkfsError | None = None
+        self._lost: WrkfsError | None = None
         self._ahead = ReadAhead()
         self.attr = attr
         self.epoch = epoch
@@ -149,6 +156,24 @@ class FileHandle:
         if self._error is None:
             self._error = error
 
+    def lose_locks(self, error: WrkfsError) -> None:
+        """Record that a lock was lost: the program must not go on as if it had the lock.
+
+        All further reads, writes and locks raise `error`, and so does the next flush.
+        """
+        self._lost = error
+        self.fail(error)
+
+    @property
+    def has_lost_locks(self) -> bool:
+        """True after `lose_locks`."""
+        return self._lost is not None
+
+    def check_locks(self) -> None:
+        """Raise the error of `lose_locks`, if there is one."""
+        if self._lost is not None:
+            raise self._lost
+
     async def read(self, offset: int, size: int) -> bytes:
         """Return up to `size` bytes; fewer only at the end of the file.
 
@@ -162,6 +187,7 @@ class FileHandle:
             raise BadDescriptor("the handle is not open for reading")
         if offset < 0 or size < 0:
             raise InvalidArgument("offset or size is negative")
+        self.check_locks()
         if self.snapshot is not None:
             ahead = self._ahead.plan(offset, size)
             return await self._table.read_snapshot(self, self.snapshot, offset, size, ahead)
@@ -178,6 +204,7 @@ class FileHandle:
         """
         if not self.writable:
             raise BadDescriptor("the handle is not open for writing")
+        self.check_locks()
         writer, past_pages = self.file.writer, self._flags & (os.O_APPEND | os.O_DIRECT)
         await writer.write(offset, data, append=self._appending, may_be_split=not past_pages)
         if self._flags & _SYNC_FLAGS and (past_pages or not writer.pending):
@@ -185,12 +212,13 @@ class FileHandle:
         return len(data)
 
     async def flush(self) -> None:
-        """Make everything written durable and visible, or raise the error that caused a loss.
+        """Make everything written visible, or raise the error that caused a loss.
 
-        For a read-only handle this covers names and attributes, but no bytes of other handles.
+        With `WritePath.durable_close` it also becomes durable. For a read-only handle this covers
+        names and attributes, but no bytes of other handles.
         """
         if self.writable:
-            await self.file.writer.commit(durable=True)
+            await self.file.writer.commit(durable=self.file.durable_close)
         else:
             await self.file.sync_changes()
         self._raise_error()
@@ -199,6 +227,7 @@ class FileHandle:
         """Flush, also through a read-only handle, and cover earlier writes of other sessions."""
         await self.file.writer.commit(durable=True, all_sessions=True, between_writes=True)
         self._raise_error()
+        self.check_locks()
 
     async def close(self, *, flushed: bool = False) -> None:
         """Flush and release the file; raises what `flush` would raise. Idempotent.

@@ -97,6 +97,25 @@ class FileLayout:
             index += 1
         return segments
 
+    def next_data(self, offset: int) -> int | None:
+        """Return the first offset >= `offset` that a segment covers; None if there is none."""
+        index = max(0, bisect_right(self._starts, offset) - 1)
+        for segment in self._segments[index : index + 2]:
+            if segment.end > offset:
+                return max(offset, segment.start)
+        return None
+
+    def next_hole(self, offset: int) -> int:
+        """Return the first offset >= `offset` that no segment covers. `offset` is in the file."""
+        index = max(0, bisect_right(self._starts, offset) - 1)
+        while index < len(self._segments):
+            segment = self._segments[index]
+            if segment.start > offset:
+                break
+            offset = max(offset, segment.end)
+            index += 1
+        return offset
+
 
 def _check(ref: SliceRef) -> None:
     """Check a row. Rows are not trusted, because the volume's owner can write the database."""

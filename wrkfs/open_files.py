@@ -1,11 +1,19 @@
-"""The open files of one session: reads, handles, and the release of inodes."""
+"""The open files of one session: reads, handles, ranges, and the release of inodes."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
-from wrkfs.errors import Fenced, Missing, Unavailable, WrkfsError
+from wrkfs.errors import (
+    BadDescriptor,
+    Fenced,
+    Missing,
+    NoSuchAddress,
+    OutOfRange,
+    Unavailable,
+    WrkfsError,
+)
 from wrkfs.handle import FileHandle, OpenFile
 from wrkfs.layout import FileLayout
 
@@ -13,11 +21,18 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from wrkfs.attribute_cache import AttributeCache
+    from wrkfs.meta.interface.files import FileStore
     from wrkfs.stores import Stores
-    from wrkfs.types import BytesLike, FileMap, Ino
+    from wrkfs.types import Attr, BytesLike, FileMap, Ino
     from wrkfs.write_path import WritePath
 
+    Change = Callable[[Callable[[], Awaitable[Attr]]], Awaitable[Attr]]
     T = TypeVar("T")
+
+COPY_MAX = 1 << 30
+"""Maximum number of bytes of one copy: it writes a row for each slice, under locks."""
+_TRIES = 5
+"""Attempts to copy from a file that others cut meanwhile."""
 
 
 class OpenFileTable:
@@ -82,7 +97,8 @@ class OpenFileTable:
     async def _release(self, handle: FileHandle, file: OpenFile, all_files: bool) -> None:
         try:
             if handle.writable:
-                await file.writer.commit(durable=True, all_files=all_files)
+                durable = self._write_path.durable_close
+                await file.writer.commit(durable=durable, all_files=all_files)
         finally:
             self._stores.holds.end(handle.hold)
             file.handles.discard(handle)
@@ -174,6 +190,97 @@ class OpenFileTable:
             file.layout = layout
         return layout
 
+    async def committed_layout(self, file: OpenFile) -> FileLayout:
+        """Return the layout of a file with all bytes that this session has written."""
+        await file.writer.commit(durable=False)
+        return await self._layout(file)
+
     def note_fragmented(self, ino: Ino) -> None:
         """Record that a file may have many refs: upkeep compacts it."""
         self._stores.note_fragmented(ino)
+
+
+class FileRanges:
+    """Ranges of the open files of one session.
+
+    Each call first commits what this session wrote, so it is in order with the writes before it.
+    """
+
+    def __init__(
+        self, meta: FileStore, table: OpenFileTable, attributes: AttributeCache, change: Change
+    ) -> None:
+        """`change` makes a call of the store, again in a new epoch after a fence."""
+        self._meta = meta
+        self._table = table
+        self._attributes = attributes
+        self._change = change
+
+    async def next_data(self, handle: FileHandle, offset: int) -> int:
+        """Return the first offset from `offset` on that is not in a hole (SEEK_DATA).
+
+        Raises NoSuchAddress if there is none before the end of the file.
+        """
+        layout = await self._table.committed_layout(handle.file)
+        position = layout.next_data(offset) if offset >= 0 else None
+        if position is None:
+            raise NoSuchAddress
+        return position
+
+    async def next_hole(self, handle: FileHandle, offset: int) -> int:
+        """Return the first offset from `offset` on that is in a hole, or the size (SEEK_HOLE).
+
+        Raises NoSuchAddress for an offset behind the file.
+        """
+        layout = await self._table.committed_layout(handle.file)
+        if not 0 <= offset < layout.size:
+            raise NoSuchAddress
+        return layout.next_hole(offset)
+
+    async def allocate(
+        self, handle: FileHandle, start: int, length: int, *, clear: bool, grow: bool
+    ) -> None:
+        """Clear a range, or check the room for it (`FileStore.allocate`)."""
+        _check_writable(handle)
+        async with handle.file.writer.resizing():
+            attr = await self._change(
+                lambda: self._meta.allocate(handle.ino, start, length, clear=clear, grow=grow)
+            )
+            self._attributes.record(attr)
+
+    async def copy(
+        self, source: FileHandle, start: int, target: FileHandle, to: int, length: int
+    ) -> int:
+        """Copy a range by sharing slices; return the number of bytes, 0 at the end of the source.
+
+        It may be less than `length`. Raises InvalidArgument if two ranges of one file overlap.
+        """
+        if not source.readable:
+            raise BadDescriptor("the source of the copy is not open for reading")
+        _check_writable(target)
+        await source.file.writer.commit(durable=False)
+        async with target.file.writer.resizing():
+            for _ in range(_TRIES):
+                size = (await self._meta.getattr(source.ino)).size
+                count = min(length, size - start, COPY_MAX)
+                if count <= 0:
+                    return 0
+                try:
+                    attr = await self._copy(source, start, target, to, count)
+                except OutOfRange:
+                    continue
+                self._attributes.record(attr)
+                self._table.note_read(source.ino)
+                return count
+        raise OutOfRange("the source became shorter several times during the copy; try again")
+
+    async def _copy(
+        self, source: FileHandle, start: int, target: FileHandle, to: int, count: int
+    ) -> Attr:
+        return await self._change(
+            lambda: self._meta.copy_range(source.ino, start, target.ino, to, count)
+        )
+
+
+def _check_writable(handle: FileHandle) -> None:
+    if not handle.writable:
+        raise BadDescriptor("the file is not open for writing")

@@ -9,6 +9,8 @@ from wrkfs.errors import Doubtful, Fenced, NotFound, Stale, StorageError, Unavai
 from wrkfs.write_path import DISCARDED
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from wrkfs.attribute_cache import AttributeCache
     from wrkfs.handle import FileHandle, OpenFile
     from wrkfs.meta.interface.store import NodeStore
@@ -31,6 +33,8 @@ class Recovery:
         self, meta: NodeStore, files: dict[Ino, OpenFile], attributes: AttributeCache
     ) -> None:
         """`files` are the open files of the session; the caller adds and removes them."""
+        self.on_fence: Callable[[], None] = lambda: None
+        """Called when the database has fenced the session, before its bytes are discarded."""
         self._meta = meta
         self._files = files
         self._attributes = attributes
@@ -52,6 +56,7 @@ class Recovery:
         async with self._rejoin_lock:
             for _ in range(REJOIN_TRIES):
                 if self._meta.epoch == epoch:
+                    self.on_fence()
                     for file in self._files.values():
                         file.layout = None
                         file.writer.discard(Fenced(DISCARDED))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import stat
 from dataclasses import dataclass, field
-from enum import IntFlag
+from enum import IntEnum, IntFlag
 from typing import TYPE_CHECKING, NewType, TypeAlias
 
 if TYPE_CHECKING:
@@ -214,6 +214,21 @@ class TrashEntry:
     dir_mtime_ns: int | None = None
     linked: bool = False
 
+    @property
+    def position(self) -> TrashPosition:
+        """The place of this entry in the order of removals."""
+        return TrashPosition(self.deleted_at, self.ino, self.parent, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class TrashPosition:
+    """A place in the order in which names were removed. It stays valid when its entry is gone."""
+
+    deleted_at: datetime
+    ino: Ino
+    parent: Ino
+    name: bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -222,6 +237,22 @@ class Place:
     parent: Ino
     name: bytes
     alive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A read-only copy of a tree, below `/.snapshots/NAME`.
+
+    `ino` is the top of the copy. `path` is the path of the source at that time, without a leading
+    slash. `inodes` and `bytes` are the size of the copy; holes do not count.
+    """
+
+    name: bytes
+    ino: Ino
+    path: bytes
+    created_at: datetime
+    inodes: int
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,3 +267,100 @@ class Stretch:
     extent: Extent
     refs: tuple[SliceRef, ...]
     hidden: tuple[SliceId, ...]
+
+
+LOCK_END = (1 << 63) - 1
+"""Last offset of a lock that covers everything up to the end of the file."""
+
+
+class LockSpace(IntEnum):
+    """The two kinds of advisory locks. A lock of one kind never conflicts with one of the other."""
+
+    RANGES = 0
+    """Locks of fcntl(2) on ranges of bytes. Their owner is a process, or an open file (OFD)."""
+    WHOLE_FILE = 1
+    """Locks of flock(2). Their owner is an open file."""
+
+
+class LockMode(IntEnum):
+    """What a request does with its range."""
+
+    UNLOCK = 0
+    SHARED = 1
+    EXCLUSIVE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class LockOwner:
+    """One owner of locks in one session: the kernel's number of a process or of an open file."""
+
+    space: LockSpace
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class LockRequest:
+    """A request for the bytes `first` to `last` (inclusive) of a file, by one owner.
+
+    `pid` is the process that GETLK reports to others. It means something on the owner's host only.
+    """
+
+    ino: Ino
+    owner: LockOwner
+    mode: LockMode
+    first: int = 0
+    last: int = LOCK_END
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLock:
+    """A lock that an owner of this session holds on the bytes `first` to `last` (inclusive)."""
+
+    owner: LockOwner
+    mode: LockMode
+    first: int
+    last: int
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LockWait:
+    """How a request waits: `ticket` numbers the wait within its session.
+
+    `is_process` is True if the owner is a process, whose waits can form a deadlock. Waits of open
+    files cannot: another thread may release the lock.
+    """
+
+    ticket: int
+    is_process: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LockAnswer:
+    """The answer to a lock request.
+
+    `granted` is False if another owner holds a conflicting lock. `delegated` is True if the session
+    now decides alone about the locks of the file. `version` is the version of the file's bytes.
+    """
+
+    granted: bool
+    delegated: bool
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListedLock:
+    """A lock of any session on a file, or a request that `waits` for one.
+
+    `mode` is None if `session` decides alone about the locks of the file.
+    """
+
+    ino: Ino
+    space: LockSpace
+    mode: LockMode | None
+    first: int
+    last: int
+    pid: int
+    session: SessionId
+    waits: bool

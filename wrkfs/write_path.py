@@ -101,6 +101,8 @@ class WritePath:
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     joined: int = 0
     """Epoch in which all files are open. If it is not the store's epoch, some are still closed."""
+    durable_close: bool = True
+    """True if a close makes its bytes durable. Otherwise they are in the journal of this host."""
     changes: int = 0
     """Number of answered changes of this session."""
     durable: int = 0

@@ -14,19 +14,21 @@ import json
 import sys
 import tempfile
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.drive.costs import Cost, lines
 from benchmarks.drive.counters import ASK
 from benchmarks.peers.ours import OPTIONS, Ours
-from benchmarks.report import RESULTS, machine, revision, write
+from benchmarks.report import RESULTS, directory_of, machine, revision, write
 from benchmarks.stores import stores
 from wrkfs.bench.client import answer
 from wrkfs.bench.material import CACHE, prepare
 from wrkfs.bench.measure import Plan, places
-from wrkfs.bench.place import Size, WorkloadFailed, place_values
+from wrkfs.bench.place import FULL as FULL_SIZE
+from wrkfs.bench.place import QUICK as QUICK_SIZE
+from wrkfs.bench.place import WorkloadFailed, place_values
 from wrkfs.bench.workloads import ALL, Caches
 
 if TYPE_CHECKING:
@@ -39,8 +41,8 @@ if TYPE_CHECKING:
 LARGE = {"seq_write_fsync", "seq_read_cold", "seq_read_warm"}
 """Works whose unit is a MiB. Their cost is bandwidth."""
 WORKS = tuple(work for work in ALL if work.name not in LARGE)
-SIZE = Size(files=1000, entries=1000, mib=64, fsyncs=200, tree=1000, clone=1000, wheels=5)
-QUICK = Size(files=100, entries=250, mib=4, fsyncs=20, tree=80, clone=80, wheels=1)
+SIZE = replace(FULL_SIZE, mib=64, tree=1000, wheels=5)
+QUICK = replace(QUICK_SIZE, files=100, mib=4, fsyncs=20)
 REPEAT, QUICK_REPEAT = 3, 1
 HAND_OVER = 30.0
 """Seconds until the mount process must write its counters."""
@@ -98,7 +100,7 @@ def main() -> None:
         with stores(directory / "stores") as where:
             costs = measure(where, directory, plan, _tell)
     found = {**about, "works": {work: cost.figures() for work, cost in costs.items()}}
-    write(arguments.out, "budget", lines(found), found)
+    write(directory_of(arguments.out, quick=quick), "budget", lines(found), found)
 
 
 def _arguments() -> argparse.Namespace:

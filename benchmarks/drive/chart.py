@@ -3,33 +3,72 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-WIDTH, LEFT, RIGHT, ROW, TOP = 900, 190, 70, 24, 60
-BELOW, ABOVE, MARK, INK = "#c0504d", "#3b7d4f", "#222222", "#444444"
+WIDTH, LEFT, RIGHT, ROW, BAR, TOP = 900, 190, 110, 32, 10, 78
+MARK, INK = "#222222", "#444444"
 SMALLEST = 0.01
 """Smaller ratios are drawn like this one. The number next to the bar is exact."""
 
 
-def chart(title: str, ratios: Mapping[str, float | None], goals: Mapping[str, float]) -> str:
-    """Draw a bar per work, starting at ratio 1 on a logarithmic axis, with a mark at its goal."""
-    known = [max(SMALLEST, value) for value in (*ratios.values(), *goals.values()) if value]
-    axis = _Axis([*known, 1.0])
-    height = TOP + ROW * len(ratios) + 30
+@dataclass(frozen=True, slots=True)
+class Style:
+    """The look of the bars of one ratio."""
+
+    legend: str
+    met: str
+    short: str
+
+
+PEER = Style("upper bar: ours / JuiceFS", "#3b7d4f", "#c0504d")
+LIMIT = Style("lower bar: ours / passthrough", "#8fc79f", "#e6a3a1")
+TITLE = "Drive: ours / JuiceFS, and ours / passthrough, one client"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A ratio and its goal. None: not measured, or no goal."""
+
+    ratio: float | None
+    goal: float | None
+    style: Style
+
+
+def draw(works: Mapping[str, Mapping[str, Any]]) -> str:
+    """Draw both ratios of each work of the drive's results."""
+    bars = {
+        name: [
+            Bar(figures.get("ratio"), figures.get("goal"), PEER),
+            Bar(figures.get("limit_ratio"), figures.get("limit_goal"), LIMIT),
+        ]
+        for name, figures in works.items()
+    }
+    return chart(TITLE, bars)
+
+
+def chart(title: str, rows: Mapping[str, Sequence[Bar]]) -> str:
+    """Draw the bars of each work, starting at ratio 1 on a logarithmic axis, with their goals."""
+    bars = [bar for row in rows.values() for bar in row]
+    known = [value for bar in bars for value in (bar.ratio, bar.goal) if value]
+    axis = _Axis([*(max(SMALLEST, value) for value in known), 1.0])
+    height = TOP + ROW * len(rows) + 30
+    legends = "; ".join(dict.fromkeys(bar.style.legend for bar in bars))
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
         f'font-family="sans-serif" font-size="12" fill="{INK}">',
         f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
         f'<text x="10" y="24" font-size="15">{escape(title)}</text>',
-        '<text x="10" y="44">bars: ratio, logarithmic; mark: goal (green: reached)</text>',
+        f'<text x="10" y="44">{escape(legends)}</text>',
+        '<text x="10" y="62">logarithmic; mark: goal; green: met, red: short</text>',
     ]
     parts += _grid(axis, height)
-    for number, (name, ratio) in enumerate(ratios.items()):
-        parts += _bar(axis, TOP + ROW * number, name, ratio, goals.get(name))
+    for number, (name, row) in enumerate(rows.items()):
+        parts += _row(axis, TOP + ROW * number, name, row)
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -60,22 +99,31 @@ def _grid(axis: _Axis, height: int) -> list[str]:
     return parts
 
 
-def _bar(axis: _Axis, y: float, name: str, ratio: float | None, goal: float | None) -> list[str]:
-    parts = [f'<text x="{LEFT - 10}" y="{y + 15}" text-anchor="end">{escape(name)}</text>']
-    if ratio is None:
-        parts.append(f'<text x="{axis.x(1) + 6:.1f}" y="{y + 15}">no ratio</text>')
-    else:
-        start, end = sorted((axis.x(1), axis.x(ratio)))
-        color = ABOVE if goal is None or ratio >= goal else BELOW
+def _row(axis: _Axis, y: float, name: str, bars: Sequence[Bar]) -> list[str]:
+    figures = " / ".join("-" if bar.ratio is None else f"{bar.ratio:.2f}" for bar in bars)
+    middle = y + ROW / 2 + 3
+    parts = [
+        f'<text x="{LEFT - 10}" y="{middle}" text-anchor="end">{escape(name)}</text>',
+        f'<text x="{WIDTH - RIGHT + 8}" y="{middle}">{figures}</text>',
+    ]
+    for number, bar in enumerate(bars):
+        parts += _bar(axis, y + 4 + number * (BAR + 2), bar)
+    return parts
+
+
+def _bar(axis: _Axis, y: float, bar: Bar) -> list[str]:
+    parts = []
+    if bar.ratio is not None:
+        start, end = sorted((axis.x(1), axis.x(bar.ratio)))
+        color = bar.style.met if bar.goal is None or bar.ratio >= bar.goal else bar.style.short
         parts.append(
-            f'<rect x="{start:.1f}" y="{y + 4}" width="{max(1.0, end - start):.1f}" '
-            f'height="{ROW - 9}" fill="{color}"/>'
+            f'<rect x="{start:.1f}" y="{y}" width="{max(1.0, end - start):.1f}" '
+            f'height="{BAR}" fill="{color}"/>'
         )
-        parts.append(f'<text x="{WIDTH - RIGHT + 8}" y="{y + 15}">{ratio:.2f}</text>')
-    if goal is not None:
-        x = axis.x(goal)
+    if bar.goal is not None:
+        x = axis.x(bar.goal)
         parts.append(
-            f'<line x1="{x:.1f}" y1="{y + 1}" x2="{x:.1f}" y2="{y + ROW - 2}" '
+            f'<line x1="{x:.1f}" y1="{y - 1}" x2="{x:.1f}" y2="{y + BAR + 1}" '
             f'stroke="{MARK}" stroke-width="2.5"/>'
         )
     return parts

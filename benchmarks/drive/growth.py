@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.drive.goals import GROWTH
+from benchmarks.drive.ratios import judge_growth
 from benchmarks.peers.ours import Ours
-from benchmarks.report import RESULTS, machine, markdown, revision, write
+from benchmarks.report import RESULTS, directory_of, machine, markdown, revision, write
 from benchmarks.stores import stores
 from wrkfs.bench.figures import summary, table
 from wrkfs.bench.measure import Plan, measure
-from wrkfs.bench.place import LISTED, Material, Size
+from wrkfs.bench.place import LISTED, Material
+from wrkfs.bench.place import QUICK as QUICK_SIZE
 from wrkfs.bench.workloads import BY_NAME
 from wrkfs.fs import Filesystem
 from wrkfs.types import ROOT_INO, Caller
@@ -84,7 +86,8 @@ def main() -> None:
         directory = Path(name)
         with stores(directory / "stores") as where:
             found["growth"] = run(where, directory, quick=arguments.quick)
-    write(arguments.out, "growth", lines(found["growth"]), found)
+    out = directory_of(arguments.out, quick=arguments.quick)
+    write(out, "growth", lines(found["growth"]), found)
 
 
 def run(where: Stores, directory: Path, *, quick: bool) -> dict[str, Any]:
@@ -103,10 +106,7 @@ def run(where: Stores, directory: Path, *, quick: bool) -> dict[str, Any]:
         here.mkdir()
         with ExitStack() as stack:
             series = case(where, here, scale, stack)
-        workloads = summary(series, SMALL, LARGE)
-        for figures in workloads.values():
-            figures["cost"] = figures.pop("ratio")
-        found[name] = workloads
+        found[name] = judge_growth(summary(series, SMALL, LARGE))
     return found
 
 
@@ -117,7 +117,11 @@ def lines(found: dict[str, Any]) -> list[str]:
         as_ratio = {work: figures | {"ratio": figures["cost"]} for work, figures in works.items()}
         rows = table(as_ratio, [SMALL, LARGE], ratio=True)
         head = ["cost" if cell == "ratio" else cell for cell in rows[0]]
-        text += ["", f"## {name}", "", *markdown([head, *rows[1:]], left=2)]
+        verdicts = [figures["verdict"] for figures in works.values()]
+        rows = [
+            (*row, cell) for row, cell in zip([head, *rows[1:]], ["goals", *verdicts], strict=True)
+        ]
+        text += ["", f"## {name}", "", *markdown(rows, left=2)]
     return text
 
 
@@ -230,7 +234,7 @@ def _mounted(stack: ExitStack, volume: VolumeConfig, directory: Path, name: str)
 
 
 def _plan(scale: Scale) -> Plan:
-    size = Size(scale.operations, scale.few, mib=1, fsyncs=1, tree=1, clone=1, wheels=1)
+    size = replace(QUICK_SIZE, files=scale.operations, entries=scale.few)
     workloads = tuple(BY_NAME[name] for name in WORKS)
     return Plan(size, Material("", "", 0, 0, (), 0), scale.repeat, workloads, label="growth")
 

@@ -2,8 +2,10 @@
 
 `python -m benchmarks.drive.measure [--quick] [--repeat N] [--work NAME] [--peer NAME]
 [--no-parallel] [--growth] [--out DIR]` writes `drive.json`, `drive.md` and `drive.svg` into
-`benchmarks/results`. The JSON is `{"works": {NAME: {"ours", "juicefs", "ratio", ...}}}`. Figures
-are medians of rates; a higher ratio is better. Run it on an otherwise idle machine.
+`benchmarks/results`. The JSON is `{"works": {NAME: {"ours", "juicefs", "passthrough", "ratio",
+"limit_ratio", ...}}}`. Figures are medians of rates. `ratio` is ours / JuiceFS, `limit_ratio` is
+ours / passthrough; higher ratios are better. `goal` and `limit_goal` are the goals of both, and
+`verdict` is "met", "short" or "unknown". Run it on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -16,21 +18,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.drive import growth
-from benchmarks.drive.chart import chart
-from benchmarks.drive.goals import CLIENTS, GOALS, HAND_OFF_MS
+from benchmarks.drive.chart import draw
+from benchmarks.drive.goals import CLIENTS
 from benchmarks.drive.ping_pong import ping_pong
+from benchmarks.drive.ratios import THEM, US, compare, compare_parallel, judge_hand_off
+from benchmarks.drive.report import lines
 from benchmarks.peers.choose import BUCKETS, FULL_SIZE, NAMES, Peers
-from benchmarks.report import RESULTS, machine, markdown, revision, write
+from benchmarks.report import RESULTS, directory_of, machine, revision, write
 from benchmarks.stores import stores
-from wrkfs.bench.figures import format_figure, summary, table
 from wrkfs.bench.material import CACHE, prepare
 from wrkfs.bench.measure import Plan, measure
 from wrkfs.bench.place import FULL, QUICK
 from wrkfs.bench.workloads import ALL, BY_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from wrkfs.bench.place import Size
 
 REPEAT, QUICK_REPEAT = 5, 2
@@ -38,7 +39,6 @@ ROUNDS, QUICK_ROUNDS = 1000, 40
 """Rounds of the ping-pong."""
 LIMIT, QUICK_LIMIT = 1800.0, 40.0
 """Time limit of a step of a work, in seconds."""
-US, THEM = "ours", "juicefs"
 
 
 def main() -> None:
@@ -54,9 +54,9 @@ def main() -> None:
                 (directory / "growth").mkdir()
                 cases = growth.run(where, directory / "growth", quick=arguments.quick)
                 found["growth"] = cases
-    ratios = {work: figures.get("ratio") for work, figures in found["works"].items()}
-    title = "Drive: ours / JuiceFS, one client"
-    write(arguments.out, "drive", lines(found), found, chart(title, ratios, GOALS))
+    out = directory_of(arguments.out, quick=arguments.quick)
+    write(out, "drive", lines(found), found, draw(found["works"]))
+    _tell(f"results: {out}")
 
 
 def _arguments() -> argparse.Namespace:
@@ -68,7 +68,9 @@ def _arguments() -> argparse.Namespace:
     add("--peer", action="append", choices=NAMES, help="compare only with this peer (repeat)")
     add("--no-parallel", action="store_true", help=f"skip the works of {CLIENTS} clients")
     add("--growth", action="store_true", help="also run `python -m benchmarks.drive.growth`")
-    add("--out", type=Path, default=RESULTS, help="directory of the results")
+    add(
+        "--out", type=Path, default=RESULTS, help="directory of the results (quick runs: a new one)"
+    )
     return parser.parse_args()
 
 
@@ -87,12 +89,13 @@ def run(peers: Peers, arguments: argparse.Namespace) -> dict[str, Any]:
     buckets = peers.mounted([name for name in BUCKETS if name in wanted])
     # Bucket file systems do a smaller part. Works that they skip have no figures.
     small = replace(one, size=_part(one), repeat=1 if quick else repeat, label="bucket")
-    for work, series in measure(buckets, small, _tell).items():
-        found[work] |= series
+    if buckets:
+        for work, series in measure(buckets, small, _tell).items():
+            found[work] |= series
     result: dict[str, Any] = {
         "repeat": repeat,
         "size": asdict(size),
-        "works": summary(found, US, THEM, GOALS),
+        "works": compare(found),
     }
     if not arguments.no_parallel:
         each = size.shared_by(CLIENTS)
@@ -102,13 +105,18 @@ def run(peers: Peers, arguments: argparse.Namespace) -> dict[str, Any]:
         result["parallel"] = {
             "clients": CLIENTS,
             "repeat": plan.repeat,
-            "works": _beside(result["works"], summary(measure(pair, plan, _tell), US, THEM)),
+            "works": compare_parallel(measure(pair, plan, _tell), result["works"]),
         }
     result["ping_pong"] = {
         peer.name: _ping_pong(peers, peer.name, peer.path, QUICK_ROUNDS if quick else ROUNDS)
         for peer in whole
         if peer.name in {US, THEM}
     }
+    if US in result["ping_pong"]:
+        result["ping_pong"][US] = judge_hand_off(result["ping_pong"][US])
+    if (program := peers.juicefs) is not None:
+        about = {"version": program.version, "source": program.source, "note": program.note}
+        result["juicefs"] = about
     result["peers"] = [peer.name for peer in [*whole, *buckets]]
     result["missing"] = peers.missing
     return result
@@ -116,16 +124,6 @@ def run(peers: Peers, arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _part(plan: Plan) -> Size:
     return replace(plan.size, files=min(plan.size.files, 100), entries=100, mib=plan.size.mib // 4)
-
-
-def _beside(
-    alone: dict[str, dict[str, Any]], together: dict[str, dict[str, Any]]
-) -> dict[str, dict[str, Any]]:
-    """Return the figures of many clients. Their goal is the ratio of one client."""
-    for name, figures in together.items():
-        if alone[name]["ratio"] is not None:
-            figures["goal"] = alone[name]["ratio"]
-    return together
 
 
 def _ping_pong(peers: Peers, name: str, path: Path, rounds: int) -> dict[str, Any]:
@@ -138,63 +136,6 @@ def _ping_pong(peers: Peers, name: str, path: Path, rounds: int) -> dict[str, An
         return {"fails": str(error)}
     finally:
         other.unmount()
-
-
-def lines(found: dict[str, Any]) -> list[str]:
-    """Return the lines of the report."""
-    about = found["machine"]
-    size = found["size"]
-    text = [
-        "# Drive",
-        "",
-        f"Medians of {found['repeat']} interleaved repetitions on the same PostgreSQL and object "
-        f"server; ratio: ours / JuiceFS. {size['files']} files, trees of {size['tree']} files "
-        f"({size['clone']} to clone), "
-        f"{size['mib']} MiB. `-`: not measured.",
-        "",
-        f"{about['cpus']} x {about['cpu']}, {about['memory']}, {about['system']}, kernel "
-        f"{about['kernel']}; load before {about['load_before']}; commit {found['commit'][:12]}, "
-        f"{found['date']}.",
-        "",
-    ]
-    text += [f"Missing: {name} ({why})." for name, why in found["missing"].items()]
-    text += ["", *markdown(table(found["works"], found["peers"], ratio=True), left=2)]
-    text += ["", "![ratios](drive.svg)"]
-    if "parallel" in found:
-        both = [name for name in (US, THEM) if name in found["peers"]]
-        text += ["", f"## {found['parallel']['clients']} clients that share the same work", ""]
-        text += [
-            f"Medians of {found['parallel']['repeat']} repetitions. The goal is the ratio of one "
-            "client.",
-            "",
-        ]
-        text += markdown(table(found["parallel"]["works"], both, ratio=True), left=2)
-    text += ["", "## Ping-pong: one mount creates a file, the other calls stat", ""]
-    text += [f"Goal: create and stat together take at most {HAND_OFF_MS:g} ms; no stale answers."]
-    text += ["", *markdown(_ping_pong_rows(found["ping_pong"]))]
-    text += _failures(found["works"])
-    if "growth" in found:
-        text += ["", *growth.lines(found["growth"])]
-    return text
-
-
-def _ping_pong_rows(found: dict[str, dict[str, Any]]) -> list[tuple[str, ...]]:
-    keys = ("create_p50_ms", "stat_p50_ms", "hand_off_p50_ms", "hand_off_p95_ms", "stale", "rounds")
-    rows: list[tuple[str, ...]] = [("mounts", *keys)]
-    rows += [
-        (name, *(format_figure(figures.get(key, "fails")) for key in keys))
-        for name, figures in found.items()
-    ]
-    return rows
-
-
-def _failures(workloads: dict[str, dict[str, Any]]) -> Sequence[str]:
-    found = [
-        f"- {work} on {peer}: {text}"
-        for work, figures in workloads.items()
-        for peer, text in figures.get("errors", {}).items()
-    ]
-    return ["", "## Failures", "", *found] if found else []
 
 
 def _tell(text: str) -> None:

@@ -6,6 +6,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from benchmarks.peers.mounted import Mounted, NotHere
+from wrkfs.bench.workloads import REAL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
     from wrkfs.config import StoreConfig
 
-SKIPS = frozenset({"untar", "rm_rf", "git_clone_status", "pip_install"})
+SKIPS = REAL | {"untar", "rm_rf", "git_clone_status", "pip_install"}
 """Works with thousands of files, which need several requests per file here."""
 
 

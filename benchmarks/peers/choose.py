@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from benchmarks.peers.buckets import Rclone, S3fs
-from benchmarks.peers.juicefs import MEND, JuiceFS, format_volume
+from benchmarks.peers.juicefs import JuiceFS, Volume, find_program, format_volume
 from benchmarks.peers.limits import Disk, Passthrough
 from benchmarks.peers.mounted import NotHere
 from benchmarks.peers.ours import Ours
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from benchmarks.peers.juicefs import Program
     from benchmarks.stores import Stores
 
 FULL_SIZE = ("ours", "juicefs", "passthrough", "disk")
@@ -47,7 +48,7 @@ class Peers:
         self._directory = directory
         self._stack = ExitStack()
         self._volume = stores.volume()
-        self._juicefs: Callable[[str], Peer] | None = None
+        self._juicefs: Volume | None = None
         self.missing: dict[str, str] = {}
         """Unavailable peers, with the reasons."""
 
@@ -56,6 +57,11 @@ class Peers:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    @property
+    def juicefs(self) -> Program | None:
+        """The program of JuiceFS, if its volume exists."""
+        return None if self._juicefs is None else self._juicefs.program
 
     def mounted(self, names: Sequence[str]) -> list[Peer]:
         """Mount peers; return those that are available."""
@@ -87,7 +93,7 @@ class Peers:
         if name == "juicefs":
             if self._juicefs is None:
                 self._juicefs = self._format()
-            return self._juicefs(called or name)
+            return JuiceFS(self._juicefs, directory, called or name)
         if name == "passthrough":
             return Passthrough(directory)
         if name == "disk":
@@ -96,9 +102,9 @@ class Peers:
             return S3fs(self._stores.whole_bucket(), directory)
         return Rclone(self._stores.credential(), directory)
 
-    def _format(self) -> Callable[[str], Peer]:
-        # JuiceFS removes the name of the driver, and uses the rest as a URL.
-        meta = f"postgres://{self._stores.database('juicefs', MEND)}?sslmode=disable"
-        store = self._stores.credential()
-        format_volume(meta, store)
-        return lambda name: JuiceFS(meta, store, self._directory, name)
+    def _format(self) -> Volume:
+        program = find_program()
+        database = self._stores.database("juicefs", program.statements)
+        volume = Volume(program, program.address(database), self._stores.credential())
+        format_volume(program, volume.meta, volume.store)
+        return volume

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shlex
 import subprocess
 from pathlib import Path
@@ -10,11 +11,18 @@ from typing import TYPE_CHECKING
 from benchmarks.peers.mounted import LAST_WORDS, Mounted, NotHere
 from wrkfs.bench.place import WorkloadFailed
 from wrkfs.bench.target import Directory
+from wrkfs.bench.workloads import COLD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SOURCE = Path("/usr/share/doc/libfuse3-dev/examples/passthrough_ll.c")
+
+DESCRIPTORS = 1 << 17
+"""Limit of open files of the passthrough, if the machine allows it.
+
+The passthrough opens each file that the kernel knows.
+"""
 
 
 class Passthrough(Mounted):
@@ -45,13 +53,24 @@ class Passthrough(Mounted):
     def command(self) -> Sequence[str]:
         """Return the command of the mount."""
         options = f"source={self._below},cache=always,allow_other"
-        return [str(self._program), "-f", "-o", options, str(self.path)]
+        # A lower hard limit cannot be raised without a privilege that containers lack.
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        allowed = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+        return [
+            "prlimit",
+            f"--nofile={allowed}",
+            str(self._program),
+            "-f",
+            "-o",
+            options,
+            str(self.path),
+        ]
 
 
 class Disk(Directory):
     """A directory of the local disk."""
 
-    skips = frozenset({"stat_cold", "open_read_4k_cold", "readdir_1000", "seq_read_cold"})
+    skips = COLD
     """Works with cold caches. Dropping the disk's caches would affect the stores of all peers."""
 
     def __init__(self, directory: Path) -> None:

@@ -23,6 +23,7 @@ class Ours(Mounted):
 
     def __init__(self, volume: VolumeConfig, directory: Path, name: str = "ours") -> None:
         super().__init__(directory, name)
+        self._journals = directory / f"{name}.journals"
         self._credentials = directory / f"{name}.credentials"
         self._credentials.touch(mode=0o600)
         self._credentials.write_text(volume.to_json(), encoding="utf-8")
@@ -30,7 +31,8 @@ class Ours(Mounted):
     def command(self) -> Sequence[str]:
         """Return the command of the mount."""
         module = [sys.executable, "-m", "box_guest.mount"]
-        return [*module, *OPTIONS, "--credentials", str(self._credentials), str(self.path)]
+        files = ["--journal", str(self._journals), "--credentials", str(self._credentials)]
+        return [*module, *OPTIONS, *files, str(self.path)]
 
     def end(self, process: subprocess.Popen[bytes]) -> None:
         """Send SIGTERM: the mount process flushes and unmounts."""

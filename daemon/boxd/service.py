@@ -77,6 +77,8 @@ if TYPE_CHECKING:
     from boxd.config import Config
     from boxd.images.catalog import Catalog
 
+JOURNALS = "journals"
+"""Directory in the state directory for the journals of this host's mounts."""
 INSTANCE = "instance"
 """A setting in the control database and a file in the state directory, with the same value.
 
@@ -188,6 +190,7 @@ class Service:
             on_restart=self._mount_restarted,
             cache=config.cache_dir or state / "cache",
             cache_size=config.cache_size,
+            journals=state / JOURNALS,
         )
         self._stack.push_async_callback(self._close_mounts, mounts)
         await mounts.adopt()
@@ -272,7 +275,7 @@ class Service:
         self._stack.push_async_callback(self._close_lifecycle)
         self._progress("Recovering existing boxes")
         await lifecycle.start(stopping=not serve)
-        pool = DrivePool(volumes, clock)
+        pool = DrivePool(volumes, clock, journals=self._config.state_dir / JOURNALS)
         self._stack.push_async_callback(pool.close)
         operations = Operations.compose(
             Dependencies(
@@ -424,10 +427,12 @@ class Service:
 
     async def _on_request(self, box_id: str, verb: str, params: dict[str, Any]) -> dict[str, Any]:
         """Answer an agent. Agents send requests only after the lifecycle has started their box."""
-        if verb in protocol.ASKS:
+        if verb in (*protocol.ASKS, *protocol.TRASH):
             if self._operations is None:
                 raise Unavailable("the service is starting; try again")
-            return await self._operations.asks.request_of_box(box_id, verb, params)
+            operations = self._operations
+            family = operations.asks if verb in protocol.ASKS else operations.trash
+            return await family.request_of_box(box_id, verb, params)
         return await self._lifecycle.request(box_id, verb, params)
 
     def _on_activity(self, box_id: str, shells: int) -> None:

@@ -14,12 +14,15 @@ import socket
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from box_guest import protocol
+from box_guest import protocol, trash
 from box_guest.errors import AgentDown, GuestError, RequestFailed
 from box_guest.shared.command_line import CommandParser
 from box_guest.shared.unread import quietly
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 TIMEOUT_S = 90.0
 """Seconds to wait for the agent. The agent waits less for the daemon, so its error text arrives."""
@@ -36,8 +39,8 @@ _DURATION = re.compile(r"(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit status.
 
-    0: success; 1: the request was rejected or failed (text on stderr); 2: wrong usage; 141: the
-    reader of the output has exited.
+    0: success; 1: the request was rejected or failed (text on stderr), or `trash restore` left
+    entries in the trash; 2: wrong usage; 141: the reader of the output has exited.
     """
     return quietly(lambda: _main(arguments))
 
@@ -48,9 +51,12 @@ def _main(arguments: list[str] | None) -> int:
     name_process()
     path = os.path.abspath(path)
     os.chdir("/")  # a working directory on the drive would keep the drive busy
-    request: dict[str, Any] = {"type": options.request, "id": 1, **options.fields(options)}
+
+    def send(fields: dict[str, Any]) -> dict[str, Any]:
+        return ask(Path(path), {"type": options.request, "id": 1, **fields})
+
     try:
-        result = ask(Path(path), request)
+        result = options.run(options, send)
         if options.request == protocol.ASK:
             result = wait_for_answer(Path(path), str(result.get("ask")))
     except GuestError as error:
@@ -58,12 +64,22 @@ def _main(arguments: list[str] | None) -> int:
         return 1
     if options.json:
         print(json.dumps(result))
-    elif options.request == protocol.ASK:
-        print(result.get("answer"))
     else:
-        for key, value in result.items():
-            print(f"{key}: {_formatted(key, value)}")
-    return 0
+        for line in options.lines(result):
+            print(line)
+    return 1 if result.get("missing_count") else 0
+
+
+def _run(
+    options: argparse.Namespace, send: Callable[[dict[str, Any]], dict[str, Any]]
+) -> dict[str, Any]:
+    """Send the one request of a command."""
+    return send(options.fields(options))
+
+
+def _lines(result: dict[str, Any]) -> list[str]:
+    """Format an answer for people, one line for each member."""
+    return [f"{key}: {_formatted(key, value)}" for key, value in result.items()]
 
 
 def _formatted(key: str, value: object) -> str:
@@ -156,6 +172,7 @@ def _parser() -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = CommandParser(
         prog="box-guest", description="Control this box from inside."
     )
+    parser.set_defaults(run=_run, lines=_lines)
     parser.add_argument("--socket", help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -193,6 +210,16 @@ def _parser() -> argparse.ArgumentParser:
     auto.set_defaults(
         request=protocol.AUTO_SUSPEND, fields=lambda options: {"on": options.on == "on"}
     )
+    _add_ask(commands, late)
+    _add_workspace(commands, late)
+    trash.add_parser(commands, late)
+    return parser
+
+
+def _add_ask(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], late: argparse.ArgumentParser
+) -> None:
+    """Add the command `ask`; `late` defines the options of every command."""
     question = commands.add_parser(
         "ask", parents=[late], help="ask the owner a question, wait, and print the answer"
     )
@@ -207,9 +234,8 @@ def _parser() -> argparse.ArgumentParser:
     question.set_defaults(
         request=protocol.ASK,
         fields=lambda options: {"question": options.question, "options": options.option},
+        lines=lambda result: [str(result.get("answer"))],
     )
-    _add_workspace(commands, late)
-    return parser
 
 
 def _add_workspace(

@@ -63,6 +63,9 @@ LIFE = "life"
 ASK = "ask"
 ASK_STATE = "ask_state"
 ASKS = (ASK, ASK_STATE)
+TRASH_LIST = "trash_list"
+TRASH_RESTORE = "trash_restore"
+TRASH = (TRASH_LIST, TRASH_RESTORE)
 DRIVE_MOUNT = "drive_mount"
 DRIVE_UMOUNT = "drive_umount"
 DRIVE_INFO = "drive_info"
@@ -82,6 +85,15 @@ MAX_OPTIONS = 20
 """Maximum number of options of a question."""
 MAX_OPTION = 200
 """Maximum length of one option of a question, in characters."""
+
+MAX_PATH = 4096
+"""Maximum length of a path on the drive, in bytes."""
+MAX_CURSOR = 1024
+"""Maximum length of the cursor of a list, in characters."""
+MAX_PAGE = 200
+"""Maximum number of entries in one page of the trash."""
+MAX_NUMBER = 10**18 - 1
+"""Maximum number of an entry of the trash."""
 
 PROCESS_NAME = "box-guest"
 """Name of the agent and its CLI in process lists."""
@@ -298,6 +310,40 @@ def _ask_state(message: Mapping[str, Any]) -> dict[str, Any]:
     return {"ask": ask}
 
 
+def _trash_list(message: Mapping[str, Any]) -> dict[str, Any]:
+    cursor, limit = message.get("cursor"), message.get("limit", MAX_PAGE)
+    if cursor is not None and (not isinstance(cursor, str) or len(cursor) > MAX_CURSOR):
+        raise ProtocolError(f"a cursor has at most {MAX_CURSOR} characters")
+    if type(limit) is not int or not 1 <= limit <= MAX_PAGE:
+        raise ProtocolError(f"a page has 1 to {MAX_PAGE} entries")
+    return {"path": _drive_path(message, "path") or "", "cursor": cursor, "limit": limit}
+
+
+def _trash_restore(message: Mapping[str, Any]) -> dict[str, Any]:
+    path, number = _drive_path(message, "path"), message.get("number")
+    if number is not None and (type(number) is not int or not 1 <= number <= MAX_NUMBER):
+        raise ProtocolError(f"the number of an entry must be 1 to {MAX_NUMBER}")
+    if (path is None) == (number is None):
+        raise ProtocolError("trash_restore needs the path or the number of an entry, not both")
+    return {"path": path, "number": number, "to": _drive_path(message, "to")}
+
+
+def _drive_path(message: Mapping[str, Any], field: str) -> str | None:
+    """Return a path relative to the drive. Bytes that are not UTF-8 are surrogate escapes."""
+    path = message.get(field)
+    if path is None:
+        return None
+    if not isinstance(path, str) or len(path) > MAX_PATH:
+        raise ProtocolError(f"a path has at most {MAX_PATH} bytes")
+    try:
+        size = len(path.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:
+        raise ProtocolError("the path contains a lone surrogate") from None
+    if size > MAX_PATH:
+        raise ProtocolError(f"a path has at most {MAX_PATH} bytes")
+    return path
+
+
 def _nothing(message: Mapping[str, Any]) -> dict[str, Any]:
     del message
     return {}
@@ -311,6 +357,8 @@ REQUESTS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     LIFE: _nothing,
     ASK: _ask,
     ASK_STATE: _ask_state,
+    TRASH_LIST: _trash_list,
+    TRASH_RESTORE: _trash_restore,
 }
 """Requests that a box may send to the daemon, each with the check of its parameters.
 
@@ -318,5 +366,7 @@ REQUESTS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
 answer is that of `life`. `life` returns what keeps the box awake (`pinned_until`, `pin_why`,
 `auto_suspend`) and, for `life` alone, the box's disk in bytes (`disk_limit`, `disk_used`). `ask
 {question, options}` asks the owner a question and returns its id as `{ask}`. `ask_state {ask}`
-returns `{state, answer}`.
+returns `{state, answer}`. `trash_list {path, cursor, limit}` returns `{entries, cursor}`, and
+`trash_restore {path | number, to}` returns `{path, files, directories, missing, missing_count,
+earlier_count}`; the agent accepts both from the box's root only. Paths are relative to the drive.
 """

@@ -57,6 +57,33 @@ async def xattr(fs: Filesystem, name: bytes, value: bytes | None) -> None:
         await fs.setxattr(ino, b"user.x", value)
 
 
+async def link(fs: Filesystem, name: bytes, other: bytes) -> None:
+    """Gives a file another name."""
+    await fs.link((await fs.lookup(ROOT_INO, name)).ino, ROOT_INO, other)
+
+
+async def clear(fs: Filesystem, name: bytes, start: int) -> None:
+    """Makes a hole in a file; half of them grow the file."""
+    handle = await fs.open((await fs.lookup(ROOT_INO, name)).ino, os.O_RDWR)
+    try:
+        await fs.ranges.allocate(handle, start, 50, clear=True, grow=start % 2 == 0)
+    finally:
+        await handle.close()
+
+
+async def copy(fs: Filesystem, name: bytes, other: bytes) -> None:
+    """Copies the bytes of a file into another one, which may be new."""
+    source = await fs.open((await fs.lookup(ROOT_INO, name)).ino, os.O_RDWR)
+    try:
+        _, target = await fs.create(ROOT_INO, other, 0o600, os.O_RDWR, ME)
+        try:
+            await fs.ranges.copy(source, 0, target, 5000, 5000)
+        finally:
+            await target.close()
+    finally:
+        await source.close()
+
+
 class Verbs:
     """Draws changes; every mutating call of a Filesystem is among them."""
 
@@ -103,9 +130,6 @@ class Verbs:
         async def below(fs: Filesystem) -> None:
             await fs.mkdir(await ino(fs), other, mode, ME)
 
-        async def linked(fs: Filesystem) -> None:
-            await fs.link(await ino(fs), ROOT_INO, other)
-
         return {
             "create": lambda fs: written(fs, 0, exclusive=True),
             "write": lambda fs: written(fs, 0),
@@ -116,13 +140,15 @@ class Verbs:
             "mkdir below": below,
             "mknod": lambda fs: fs.mknod(ROOT_INO, name, stat.S_IFIFO | mode, 0, ME),
             "symlink": lambda fs: fs.symlink(ROOT_INO, name, data[:100], ME),
-            "link": linked,
+            "link": lambda fs: link(fs, name, other),
             "unlink": lambda fs: fs.unlink(ROOT_INO, name),
             "rmdir": lambda fs: fs.rmdir(ROOT_INO, name),
             "remove_tree": lambda fs: fs.remove_tree(ROOT_INO, name),
             "rename": lambda fs: fs.rename(ROOT_INO, name, ROOT_INO, other, flags),
             "chmod": lambda fs: changed(fs, SetAttr(mode=mode)),
             "truncate": lambda fs: changed(fs, SetAttr(size=size)),
+            "clear": lambda fs: clear(fs, name, size),
+            "copy": lambda fs: copy(fs, name, other),
             "setxattr": lambda fs: xattr(fs, name, data[:50]),
             "removexattr": lambda fs: xattr(fs, name, None),
             "sync": lambda fs: fs.sync(),

@@ -11,9 +11,20 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tests.doubles.meta_locks import MemoryLocks
+from tests.doubles.meta_store_ranges import MemoryRanges
+from tests.doubles.meta_store_trees import MemoryTrees
 from tests.doubles.meta_store_upkeep import MemoryUpkeep
-from tests.doubles.meta_volume import LINK_MAX, Entry, MemoryVolume, Node, used_bytes
+from tests.doubles.meta_volume import (
+    LINK_MAX,
+    Entry,
+    MemoryVolume,
+    Node,
+    check_resizable,
+    used_bytes,
+)
 from wrkfs.errors import (
+    CrossesDevices,
     Exists,
     Fenced,
     InvalidArgument,
@@ -52,15 +63,7 @@ XATTR_LIST_MAX = 64 * 1024
 """Maximum length of the list of extended attribute names of one inode in bytes (Linux)."""
 
 
-def _check_resizable(mode: int) -> None:
-    """Reject a change of size unless the file is regular. Raises IsDirectory, InvalidArgument."""
-    if stat.S_ISDIR(mode):
-        raise IsDirectory
-    if not stat.S_ISREG(mode):
-        raise InvalidArgument("not a regular file")
-
-
-class MemoryMeta(MemoryUpkeep):
+class MemoryMeta(MemoryRanges, MemoryTrees, MemoryUpkeep):
     """One session on a `MemoryVolume` (`MetaStore`)."""
 
     def __init__(self, volume: MemoryVolume | None = None) -> None:
@@ -69,10 +72,25 @@ class MemoryMeta(MemoryUpkeep):
         self._epoch = 0
         self._oldest: Callable[[], float | None] = lambda: None
         self.on_crash: Callable[[bool], None] | None = None
+        self.locks = MemoryLocks(
+            self._volume.locks, lambda: self._session, self._is_alive, self._version
+        )
+
+    def _is_alive(self) -> bool:
+        return self._session in self._volume.epochs
+
+    def _version(self, ino: Ino) -> int:
+        node = self._volume.nodes.get(ino)
+        return 0 if node is None else node.attr.version
 
     @property
     def upkeep(self) -> MemoryMeta:
         """The upkeep of the volume. In this double one object has all methods."""
+        return self
+
+    @property
+    def copies(self) -> MemoryMeta:
+        """Clones and snapshots, as `upkeep`."""
         return self
 
     @property
@@ -99,6 +117,7 @@ class MemoryMeta(MemoryUpkeep):
         self._session = self._volume.register()
         self._epoch += 1
         self.watch_snapshots(self._oldest)
+        self.locks.join()
 
     async def rejoin(self) -> None:
         """Registers anew after `Fenced`."""
@@ -125,7 +144,7 @@ class MemoryMeta(MemoryUpkeep):
         entries = sorted(
             (entry.cookie, name, entry.ino)
             for name, entry in directory.entries.items()
-            if entry.cookie > after
+            if entry.cookie > after and not rules.is_unlisted(ino, name)
         )
         return [
             Dentry(cookie, name, self._volume.nodes[child].attr)
@@ -144,9 +163,10 @@ class MemoryMeta(MemoryUpkeep):
         rules.check_setattr(changes)
         volume = self._alive()
         node = volume.node(ino)
+        rules.check_writable(ino)
         mode = node.attr.mode
         if changes.size is not None:
-            _check_resizable(mode)
+            check_resizable(mode)
             if changes == SetAttr(size=node.attr.size) and not used_bytes(node.attr):
                 return node.attr
             volume.resize(node, changes.size)
@@ -170,7 +190,7 @@ class MemoryMeta(MemoryUpkeep):
     async def touch(self, atimes: Mapping[Ino, int]) -> None:
         nodes = self._alive().nodes
         for ino, atime in atimes.items():
-            if ino in nodes and nodes[ino].attr.atime_ns < atime:
+            if ino in nodes and nodes[ino].attr.atime_ns < atime and not rules.is_read_only(ino):
                 nodes[ino].attr = replace(nodes[ino].attr, atime_ns=atime)
 
     async def readlink(self, ino: Ino) -> bytes:
@@ -194,12 +214,13 @@ class MemoryMeta(MemoryUpkeep):
         directory = volume.directory(parent)
         made = name not in directory.entries
         if made:
+            rules.check_writable(parent)
             node = self._add(directory, name, stat.S_IFREG | stat.S_IMODE(mode), caller)
         else:
             node = volume.nodes[directory.entries[name].ino]
             if exclusive:
                 raise Exists
-            _check_resizable(node.attr.mode)
+            check_resizable(node.attr.mode)
         volume.sustain(node.attr.ino, self._session)
         return volume.file_map(node), made
 
@@ -225,6 +246,7 @@ class MemoryMeta(MemoryUpkeep):
         directory = volume.directory(parent)
         if name in directory.entries:
             raise Exists
+        rules.check_writable(parent)
         return self._add(directory, name, mode, caller, rdev=rdev, size=size)
 
     def _add(
@@ -251,6 +273,9 @@ class MemoryMeta(MemoryUpkeep):
     async def link(self, ino: Ino, parent: Ino, name: bytes) -> Attr:
         volume = self._alive()
         rules.check_name(name)
+        rules.check_writable(parent)
+        if rules.is_read_only(ino):
+            raise CrossesDevices
         directory = volume.directory(parent)
         if name in directory.entries:
             raise Exists
@@ -267,7 +292,7 @@ class MemoryMeta(MemoryUpkeep):
 
     async def unlink(self, parent: Ino, name: bytes) -> int | None:
         volume = self._alive()
-        directory, node = volume.entry(parent, name)
+        directory, node = self._removable(parent, name)
         if node.attr.is_dir:
             raise IsDirectory
         del directory.entries[name]
@@ -276,7 +301,7 @@ class MemoryMeta(MemoryUpkeep):
 
     async def rmdir(self, parent: Ino, name: bytes) -> int | None:
         volume = self._alive()
-        directory, node = volume.entry(parent, name)
+        directory, node = self._removable(parent, name)
         if not node.attr.is_dir:
             raise NotDirectory
         if node.entries:
@@ -289,23 +314,18 @@ class MemoryMeta(MemoryUpkeep):
         self, parent: Ino, name: bytes, *, if_version: tuple[Ino, int] | None = None
     ) -> None:
         volume = self._alive()
-        directory, node = volume.entry(parent, name)
+        directory, node = self._removable(parent, name)
         if if_version is not None and (node.attr.ino, node.attr.version) != if_version:
             raise PreconditionFailed
         del directory.entries[name]
-        before: int | None = volume.touch(directory, -1 if node.attr.is_dir else 0)
-        doomed, emptied = [(node, parent, name, before)], []
-        while doomed:
-            node, parent, name, before = doomed.pop()
-            if not node.attr.is_dir:
-                volume.drop_link(node, parent, name, before)
-                continue
-            emptied.append((node, parent, name, before))
-            for child, entry in node.entries.items():
-                doomed.append((volume.nodes[entry.ino], node.attr.ino, child, None))
-            node.entries = {}
-        for node, parent, name, before in reversed(emptied):
-            volume.drop_directory(node, parent, name, before)
+        before = volume.touch(directory, -1 if node.attr.is_dir else 0)
+        volume.remove(node, parent, name, before)
+
+    def _removable(self, parent: Ino, name: bytes) -> tuple[Node, Node]:
+        """A directory and the inode of a name that may go. NotFound, NotDirectory, ReadOnly."""
+        directory, node = self._volume.entry(parent, name)
+        rules.check_writable(node.attr.ino)
+        return directory, node
 
     async def rename(
         self,
@@ -326,6 +346,9 @@ class MemoryMeta(MemoryUpkeep):
         if entry is not None and flags & RenameFlags.NOREPLACE:
             raise Exists
         target = None if entry is None else volume.nodes[entry.ino]
+        for one in (node, goal, target):
+            if one is not None:
+                rules.check_writable(one.attr.ino)
         if target is node:
             return None
         self._refuse_loop(node, goal)
@@ -402,7 +425,9 @@ class MemoryMeta(MemoryUpkeep):
     async def open(self, ino: Ino, *, truncate: bool = False) -> FileMap:
         volume = self._alive()
         node = volume.take_up(ino)
-        _check_resizable(node.attr.mode)
+        if truncate:
+            rules.check_writable(ino)
+        check_resizable(node.attr.mode)
         if truncate:
             volume.resize(node, 0)
             node.change(mtime_ns=time.time_ns())
@@ -427,7 +452,9 @@ class MemoryMeta(MemoryUpkeep):
             node = volume.node(commit.ino)
         except NotFound:
             raise Stale from None
-        _check_resizable(node.attr.mode)
+        check_resizable(node.attr.mode)
+        if commit.extents:
+            rules.check_writable(commit.ino)
         volume.commit(node, commit)
         return node.attr
 
@@ -448,6 +475,7 @@ class MemoryMeta(MemoryUpkeep):
     ) -> bool:
         volume = self._alive()
         rules.check_name(name)
+        rules.check_writable(parent)
         directory = volume.directory(parent)
         node = volume.node(ino)
         if node.attr.nlink or not node.attr.is_file:
@@ -502,6 +530,7 @@ class MemoryMeta(MemoryUpkeep):
         rules.check_xattr(name, value)
         rules.check_xattr_flags(flags)
         node = self._alive().node(ino)
+        rules.check_writable(ino)
         if name in node.xattrs and flags & XattrFlags.CREATE:
             raise Exists
         if name not in node.xattrs and flags & XattrFlags.REPLACE:
@@ -518,6 +547,7 @@ class MemoryMeta(MemoryUpkeep):
     async def removexattr(self, ino: Ino, name: bytes) -> None:
         rules.check_xattr(name)
         node = self._alive().node(ino)
+        rules.check_writable(ino)
         if name not in node.xattrs:
             raise NoData
         del node.xattrs[name]

@@ -6,7 +6,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from tests.doubles.meta_volume import LINK_MAX, Entry, used_bytes
+from tests.doubles.meta_volume import LINK_MAX, Entry
 from wrkfs.errors import Exists, InvalidArgument, NotFound, QuotaExceeded, TooManyLinks
 from wrkfs.layout import CHUNK_SIZE
 from wrkfs.meta import rules
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from tests.doubles.meta_volume import MemoryVolume, Node, Trashed
-    from wrkfs.types import Attr, SessionId, Spot, Stretch
+    from wrkfs.types import Attr, SessionId, Spot, Stretch, TrashPosition
 
 ADOPTED = 65_536
 """Ids that one call of `adopt_orphans` looks at."""
@@ -115,7 +115,9 @@ class MemoryUpkeep:
         ):
             raise InvalidArgument("slice id of another session")
         node = volume.nodes.get(stretch.ino)
-        if node is None:
+        if node is None or node.borrowed:
+            return False
+        if any(ref.slice_id in one.borrowed for one in volume.all_nodes() for ref in stretch.refs):
             return False
         chunk, end = extent.pos // CHUNK_SIZE, extent.pos + extent.length
         listed = {ref.slice_id for ref in stretch.refs}
@@ -150,7 +152,8 @@ class MemoryUpkeep:
 
     async def fragmented(self, after: Ino, refs: int, limit: int) -> list[Ino]:
         found = []
-        for ino in sorted(ino for ino in self._volume.nodes if ino > after):
+        nodes = self._volume.nodes
+        for ino in sorted(ino for ino in nodes if ino > after and not nodes[ino].borrowed):
             chunks = [ref.pos // CHUNK_SIZE for ref in self._volume.nodes[ino].refs]
             if any(chunks.count(chunk) >= refs for chunk in set(chunks)):
                 found.append(ino)
@@ -159,10 +162,18 @@ class MemoryUpkeep:
     # -- trash --
 
     async def list_trash(self, after: TrashEntry | None, limit: int) -> list[TrashEntry]:
+        found = self._removed()
+        return [one for one in found if after is None or _order(one) > _order(after)][:limit]
+
+    async def list_trash_back(self, before: TrashPosition | None, limit: int) -> list[TrashEntry]:
+        found = reversed(self._removed())
+        return [one for one in found if before is None or _order(one) < _order(before)][:limit]
+
+    def _removed(self) -> list[TrashEntry]:
+        """All entries of the trash, the oldest first."""
         found = [_entry(one) for one in self._by_age()]
         found += [_entry(one, linked=True) for one in self._volume.removed_links.values()]
-        found.sort(key=_order)
-        return [one for one in found if after is None or _order(one) > _order(after)][:limit]
+        return sorted(found, key=_order)
 
     async def place(self, ino: Ino) -> Place | None:
         volume = self._volume
@@ -180,6 +191,7 @@ class MemoryUpkeep:
         rules.check_name(name)
         volume = self._alive()
         directory = volume.directory(parent)
+        rules.check_writable(parent)
         if name in directory.entries:
             raise Exists
         entry = volume.trash.get(ino)
@@ -194,7 +206,7 @@ class MemoryUpkeep:
         if ino not in volume.nodes:
             if volume.inodes_limit is not None and volume.inodes_used + 1 > volume.inodes_limit:
                 raise QuotaExceeded
-            volume.charge(used_bytes(node.attr))
+            volume.charge(node.use)
             volume.inodes_used += 1
             volume.nodes[ino] = node
         last = volume.trash.pop(ino, None)
@@ -223,7 +235,7 @@ class MemoryUpkeep:
             rows = min(rows, volume.inodes_limit // share)
         size = 0
         for count, one in enumerate(reversed(self._by_age()), 1):
-            size += used_bytes(one.node.attr)
+            size += one.node.use
             if count > rows or (limit is not None and size > limit):
                 return one.deleted_at
         return None
@@ -290,7 +302,7 @@ def _replace(node: Node, gone: list[SliceRef], top: SliceRef, copy: SliceRef) ->
     node.refs = refs
 
 
-def _order(entry: TrashEntry) -> tuple[datetime, Ino, Ino, bytes]:
+def _order(entry: TrashEntry | TrashPosition) -> tuple[datetime, Ino, Ino, bytes]:
     return (entry.deleted_at, entry.ino, entry.parent, entry.name)
 
 

@@ -11,7 +11,15 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from wrkfs.errors import FileTooBig, InvalidArgument, NotDirectory, NotFound, QuotaExceeded
+from tests.doubles.meta_locks import LockTable
+from wrkfs.errors import (
+    FileTooBig,
+    InvalidArgument,
+    IsDirectory,
+    NotDirectory,
+    NotFound,
+    QuotaExceeded,
+)
 from wrkfs.layout import CHUNK_SIZE, INLINE_MAX, MAX_FILE_SIZE
 from wrkfs.meta import rules
 from wrkfs.types import ROOT_INO, Attr, FileMap, Ino, SessionId, SliceId, SliceRef
@@ -19,7 +27,7 @@ from wrkfs.types import ROOT_INO, Attr, FileMap, Ino, SessionId, SliceId, SliceR
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from wrkfs.types import Commit, Extent
+    from wrkfs.types import Commit, Extent, Snapshot
 
 LINK_MAX = 65000
 """Maximum number of names of one file (EMLINK above)."""
@@ -30,6 +38,20 @@ JUST_GONE = timedelta(seconds=10)
 def used_bytes(attr: Attr) -> int:
     """The number of bytes that a regular file uses of the quota; 0 for other inodes."""
     return attr.size - attr.holes if stat.S_ISREG(attr.mode) else 0
+
+
+def check_resizable(mode: int) -> None:
+    """Reject a change of size unless the file is regular. Raises IsDirectory, InvalidArgument."""
+    if stat.S_ISDIR(mode):
+        raise IsDirectory
+    if not stat.S_ISREG(mode):
+        raise InvalidArgument("not a regular file")
+
+
+class BorrowedRef(SliceRef):
+    """A ref that a copy of a range shares with another file and does not count."""
+
+    __slots__ = ()
 
 
 @dataclass(slots=True)
@@ -53,6 +75,20 @@ class Node:
     entries: dict[bytes, Entry] = field(default_factory=dict)
     refs: list[SliceRef] = field(default_factory=list)
     xattrs: dict[bytes, bytes] = field(default_factory=dict)
+    borrowed: set[SliceId] = field(default_factory=set)
+    """Slices that the clone shares and does not count."""
+
+    @property
+    def use(self) -> int:
+        """The number of bytes that the inode counts."""
+        if not any(self.borrows(ref) for ref in self.refs):
+            return used_bytes(self.attr)
+        own = [(ref.pos, ref.length) for ref in self.refs if not self.borrows(ref)]
+        return self.attr.size - rules.holes(own, self.attr.size)
+
+    def borrows(self, ref: SliceRef) -> bool:
+        """Return True if the inode does not count a ref."""
+        return isinstance(ref, BorrowedRef) or ref.slice_id in self.borrowed
 
     def change(self, **changes: int) -> Attr:
         """Sets attributes and moves ctime."""
@@ -94,9 +130,9 @@ class MemoryVolume:
     def __init__(self, bytes_limit: int | None = None, inodes_limit: int | None = None) -> None:
         self.bytes_limit = bytes_limit
         self.inodes_limit = inodes_limit
-        self.bytes_used = 0
         self.inodes_used = 0
         self.trash_seconds = 0
+        self.snapshots: dict[bytes, Snapshot] = {}
         self.trash: dict[Ino, Trashed] = {}
         self.removed_links: dict[tuple[Ino, Ino, bytes], Trashed] = {}
         self.freed_slices: dict[SliceId, tuple[int, float]] = {}
@@ -104,14 +140,38 @@ class MemoryVolume:
         self.oldest: dict[SessionId, Callable[[], float | None]] = {}
         self.upkeep: tuple[SessionId, float] = (SessionId(0), 0.0)
         self.epochs: dict[SessionId, int] = {}
+        self.locks = LockTable()
         self.sustained: dict[Ino, dict[SessionId, int]] = {}
         self.nodes: dict[Ino, Node] = {}
         self._used_slices: set[SliceId] = set()
         self._next_id = int(ROOT_INO)
+        self._next_snapshot = rules.SNAPSHOTS_INO + 1
         self._next_slice = 1
         self._next_session = 1
         self.add(stat.S_IFDIR | 0o755, 0, 0, nlink=2).parent = ROOT_INO
         self.inodes_used = 0
+
+    @property
+    def bytes_used(self) -> int:
+        """The use: of the inodes that count, and of slices that no inode counts."""
+        return sum(node.use for node in self.nodes.values()) + sum(self.shared().values())
+
+    def shared(self) -> dict[SliceId, int]:
+        """The sizes of the slices whose refs are all borrowed."""
+        sizes: dict[SliceId, int] = {}
+        own: set[SliceId] = set()
+        for node in self.all_nodes():
+            for ref in node.refs:
+                if node.borrows(ref):
+                    sizes[ref.slice_id] = ref.size
+                else:
+                    own.add(ref.slice_id)
+        return {slice_id: size for slice_id, size in sizes.items() if slice_id not in own}
+
+    def all_nodes(self) -> list[Node]:
+        """All inodes, with those that only the trash keeps."""
+        kept = [one.node for ino, one in self.trash.items() if ino not in self.nodes]
+        return [*self.nodes.values(), *kept]
 
     # -- sessions --
 
@@ -130,6 +190,7 @@ class MemoryVolume:
         """Ends a session; frees what only it sustained."""
         self.epochs.pop(session, None)
         self.oldest.pop(session, None)
+        self.locks.end(session)
         for ino in [ino for ino, holders in self.sustained.items() if session in holders]:
             self.drop_handles(ino, session)
 
@@ -140,6 +201,11 @@ class MemoryVolume:
         number = self._next_id
         self._next_id += 1
         return number
+
+    def fresh_snapshot_id(self) -> Ino:
+        """A number for an inode of a snapshot."""
+        self._next_snapshot += 1
+        return Ino(self._next_snapshot - 1)
 
     def reserve(self, count: int, session: SessionId) -> SliceId:
         """The first of `count` slice ids never given before."""
@@ -183,7 +249,6 @@ class MemoryVolume:
         if ino not in self.nodes:
             self.nodes[ino] = node
             self.inodes_used += 1
-            self.bytes_used += used_bytes(node.attr)
         return self.node(ino)
 
     def directory(self, ino: Ino) -> Node:
@@ -215,7 +280,7 @@ class MemoryVolume:
         name, or the directory is going as well.
         """
         attr = node.attr
-        if self.trash_seconds:
+        if self.trash_seconds and not rules.is_read_only(attr.ino):
             trashed = self._trashed(node, parent, name, before_ns)
             if attr.nlink <= 1:
                 self.trash[attr.ino] = trashed
@@ -230,9 +295,25 @@ class MemoryVolume:
         """Ends a directory; it goes to the trash, or away. `before_ns` as in `drop_link`."""
         ino = node.attr.ino
         node.change(nlink=0)
-        if self.trash_seconds:
+        if self.trash_seconds and not rules.is_read_only(ino):
             self.trash[ino] = self._trashed(node, parent, name, before_ns)
         self.free_if_unused(node)
+
+    def remove(self, node: Node, parent: Ino, name: bytes, before_ns: int | None) -> None:
+        """Ends a tree whose entry was deleted; `before_ns` as in `drop_link`."""
+        before: int | None = before_ns
+        doomed, emptied = [(node, parent, name, before)], []
+        while doomed:
+            node, parent, name, before = doomed.pop()
+            if not node.attr.is_dir:
+                self.drop_link(node, parent, name, before)
+                continue
+            emptied.append((node, parent, name, before))
+            for child, entry in node.entries.items():
+                doomed.append((self.nodes[entry.ino], node.attr.ino, child, None))
+            node.entries = {}
+        for node, parent, name, before in reversed(emptied):
+            self.drop_directory(node, parent, name, before)
 
     def _trashed(self, node: Node, parent: Ino, name: bytes, before_ns: int | None) -> Trashed:
         """An entry of the trash; its time is the mtime that the removal gave the directory."""
@@ -248,9 +329,13 @@ class MemoryVolume:
             return
         del self.nodes[node.attr.ino]
         self.inodes_used -= 1
-        self.bytes_used -= used_bytes(node.attr)
         if node.attr.ino not in self.trash:
             self.free_slices(node)
+            return
+        lent = {
+            ref.slice_id for other in self.all_nodes() for ref in other.refs if other.borrows(ref)
+        }
+        node.borrowed |= lent & {ref.slice_id for ref in node.refs}
 
     def free_slices(self, node: Node) -> None:
         """Lets go of the slices of an inode that is gone, and of its removed names."""
@@ -287,11 +372,10 @@ class MemoryVolume:
     # -- bytes --
 
     def charge(self, growth: int) -> None:
-        """Books a change of what a file holds. QuotaExceeded when it grows beyond the limit."""
+        """Checks a change of what a file holds. QuotaExceeded when it grows beyond the limit."""
         limit = self.bytes_limit
         if growth > 0 and limit is not None and self.bytes_used + growth > limit:
             raise QuotaExceeded
-        self.bytes_used += growth
 
     def resize(self, node: Node, size: int) -> None:
         """Cuts or extends a regular file: refs are clipped, so cut bytes never come back."""
@@ -333,7 +417,9 @@ class MemoryVolume:
         places = [(ref.pos, ref.length) for ref in node.refs]
         places += [(base + extent.pos, extent.length) for extent in commit.extents]
         holes = rules.holes(places, size)
-        self.charge(size - holes - used_bytes(node.attr))
+        own = [(ref.pos, ref.length) for ref in node.refs if not node.borrows(ref)]
+        own += places[len(node.refs) :]
+        self.charge(size - rules.holes(own, size) - node.use)
         version = node.attr.version
         for extent in commit.extents:
             if extent.inline is not None:
@@ -346,7 +432,7 @@ class MemoryVolume:
 
     def file_map(self, node: Node) -> FileMap:
         """Attributes and slices."""
-        return FileMap(node.attr, tuple(node.refs))
+        return FileMap(node.attr, tuple(_plain(ref) for ref in node.refs))
 
     def _overlay(self, node: Node, extent: Extent, pos: int, off: int, length: int) -> None:
         """Puts one piece on top and drops the refs of its chunk that it covers wholly."""
@@ -372,6 +458,8 @@ class MemoryVolume:
         last = next((old for old in reversed(node.refs) if old.pos // CHUNK_SIZE == chunk), None)
         if last is None or last.inline is None or ref.inline is None:
             return ref
+        if node.borrows(last):
+            return ref
         if last.pos + last.length != ref.pos or last.length + ref.length > INLINE_MAX:
             return ref
         data = last.inline[last.off : last.off + last.length] + ref.inline
@@ -379,12 +467,19 @@ class MemoryVolume:
 
     def used_slices(self) -> set[int]:
         """All slices that a file, or a file in the trash, shows."""
-        nodes = [*self.nodes.values(), *(one.node for one in self.trash.values())]
-        return {ref.slice_id for node in nodes for ref in node.refs}
+        return {ref.slice_id for node in self.all_nodes() for ref in node.refs}
 
     def note_freed(self, node: Node, gone: list[SliceRef]) -> None:
         """Objects of slices that lost their last ref wait for garbage collection."""
-        kept = {ref.slice_id for ref in node.refs}
-        for ref in gone:
-            if ref.inline is None and ref.slice_id not in kept:
+        stored = [ref for ref in gone if ref.inline is None]
+        kept = self.used_slices() | {ref.slice_id for ref in node.refs} if stored else set()
+        for ref in stored:
+            if ref.slice_id not in kept:
                 self.freed_slices.setdefault(ref.slice_id, (ref.size, time.monotonic()))
+
+
+def _plain(ref: SliceRef) -> SliceRef:
+    """A ref as a client sees it."""
+    if not isinstance(ref, BorrowedRef):
+        return ref
+    return SliceRef(ref.pos, ref.slice_id, ref.size, ref.off, ref.length, ref.checksums, ref.inline)

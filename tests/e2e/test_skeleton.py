@@ -100,6 +100,26 @@ def test_files_travel_both_ways(person: Person, tmp_path: Path) -> None:
     assert [line.split()[0] for line in sums.splitlines()] == [sha256(data)] * 4
 
 
+def test_removed_files_are_restored_in_the_box(person: Person, service: Service) -> None:
+    person.run("dev", "mkdir -p /wrk/t/sub; echo one >/wrk/t/sub/f; chown 1000 /wrk/t/sub/f")
+    person.run("dev", "chmod 640 /wrk/t/sub/f; rm -r /wrk/t")
+    listed = person.run("dev", "cd /wrk && box-guest trash ls t")
+    assert [line.split()[-1] for line in listed.splitlines()][-1] == "/wrk/t/sub/f"
+    done = person.run("dev", "box-guest trash restore /wrk/t")
+    assert done == "/wrk/t restored; files: 1, directories: 2\n"
+    assert person.run("dev", "cd /wrk/t/sub; cat f; stat -c '%u %a' f") == "one\n1000 640\n"
+    user = "su nobody -s /bin/sh -c 'box-guest trash ls'"
+    refused = person.ssh("dev", user)
+    assert (refused.returncode, refused.stdout) == (1, b"")
+    assert b"only root can list and restore removed files" in refused.stderr
+    key = person.run("cli", "apikeys create trash").strip()
+    person.run("dev", "rm /wrk/t/sub/f; echo two >/wrk/t/sub/f")
+    target = "/v1/trash/restore?path=/t/sub/f"
+    assert service.http("POST", target, key=key).status == 409
+    assert service.http("POST", f"{target}&to=/t/old", key=key).status == 200
+    assert person.run("dev", "cat /wrk/t/sub/f /wrk/t/old") == "two\none\n"
+
+
 @contextmanager
 def _web_server(person: Person) -> Iterator[None]:
     """Port 8000 of the box serves a page."""

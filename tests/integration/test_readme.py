@@ -139,6 +139,20 @@ DRIVE = (
     Step("ssh -p 2222 second@127.0.0.1 cat", "[0-9]:[0-9]"),
     Step("curl -H", "[0-9]:[0-9]"),
 )
+TREE_SNAPSHOT = (
+    Step("curl -X POST", "monday"),
+    Step(f"{DEV} ls", "stamp.txt"),
+    Step(f"{DEV} cp -a"),
+)
+TRASH = (
+    Step(f"{DEV} 'rm /wrk/stamp.txt", "stamp.txt"),
+    Step(f"{DEV} 'box-guest trash restore", "", {f"{DEV} cat /wrk/stamp.txt": "[0-9]:[0-9]"}),
+)
+TRASH_HTTP = (
+    Step("curl -X DELETE"),
+    Step("curl -H", "stamp.txt"),
+    Step("curl -X POST", "old.txt", {f"{DEV} cat /wrk/old.txt": "[0-9]:[0-9]"}),
+)
 SECRETS = (
     Step("echo my-token"),
     Step(f"{CLI} secret set TOKEN", "TOKEN +account", {f"{DEV} 'echo $TOKEN'": "^my-token$"}),
@@ -195,7 +209,7 @@ RUN = {
     "README.md": (FIVE_MINUTES,),
     "ssh.md": (SSH, SSH_CONFIG, SHARE),
     "boxes.md": (SUSPEND, PIN),
-    "drive.md": (DRIVE,),
+    "drive.md": (DRIVE, TREE_SNAPSHOT, TRASH, TRASH_HTTP),
     "secrets.md": (SECRETS,),
     "snapshots.md": (SNAPSHOTS, FORK),
     "profiles.md": (PROFILES,),

@@ -53,7 +53,14 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("wrk_read", {"path": "a/b"}),
     ("wrk_list", {"path": "a"}),
     ("wrk_mkdir", {"path": "a/c"}),
+    ("wrk_clone", {"path": "a", "to": "b"}),
+    ("wrk_snapshot", {"name": "first"}),
+    ("wrk_snapshots", {}),
+    ("wrk_snapshot_restore", {"name": "first", "path": "/a", "to": "d"}),
+    ("wrk_snapshot_remove", {"name": "first"}),
     ("wrk_delete", {"path": "a"}),
+    ("wrk_trash", {}),
+    ("wrk_restore", {"path": "a"}),
     ("ws_create", {"name": "api"}),
     ("ws_list", {}),
     ("ws_rm", {"name": "api"}),
@@ -68,8 +75,8 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("box_rm", {"box": BOX, "force": True}),
     ("box_spawn", {"spec": BOX}),
 ]
-REFUSED = {"box_suspend", "box_resume", "box_fork", "answer"}
-"""What boxes that are plain processes cannot, and a question that there is not."""
+REFUSED = {"box_suspend", "box_resume", "box_fork", "wrk_restore", "answer"}
+"""What boxes that are plain processes cannot, a drive without trash, and a missing question."""
 ENDLESS = {"box": BOX, "cmd": "echo begun; exec sleep 1000"}
 
 

@@ -167,6 +167,28 @@ async def test_the_drive(web: Web) -> None:
         assert "No such file" in await client.refusal("wrk_read", path="a/b.txt")
 
 
+async def test_copies_of_trees(web: Web) -> None:
+    async with talk(web) as client:
+        await client.call("wrk_write", path="src/a.txt", data="old")
+        made = await client.call("wrk_snapshot", path="/src", name="monday")
+        assert (made["name"], made["path"], made["bytes"]) == ("monday", "/src", 3)
+        assert (await client.call("wrk_snapshots"))["snapshots"] == [made]
+        await client.call("wrk_write", path="src/a.txt", data="new")
+        read = await client.call("wrk_read", path="/.snapshots/monday/a.txt")
+        assert read["data"] == "old"
+        text = await client.refusal("wrk_write", path="/.snapshots/monday/a.txt", data="new")
+        assert "Read-only file system" in text
+        text = await client.refusal("wrk_snapshot_restore", name="monday")
+        assert text.endswith("exists; remove it, or give another path")
+        restored = await client.call("wrk_snapshot_restore", name="monday", replace=True)
+        assert restored == {"path": "/src"}
+        assert (await client.call("wrk_read", path="src/a.txt"))["data"] == "old"
+        assert await client.call("wrk_clone", path="src", to="copy") == {"path": "/copy"}
+        assert (await client.call("wrk_read", path="copy/a.txt"))["data"] == "old"
+        assert await client.call("wrk_snapshot_remove", name="monday") == {"name": "monday"}
+        assert (await client.call("wrk_snapshots"))["snapshots"] == []
+
+
 async def test_what_is_added_to_is_not_held_in_memory(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:

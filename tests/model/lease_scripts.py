@@ -15,6 +15,8 @@ OPENED = [(1, ("list", D)), (1, ("stat", F)), (1, ("open", F)), (1, ("close", F)
 OPEN = [*OPENED, (1, ("open", F))]
 LOOK: Op = ("look", D, b"f")
 
+WALK: list[tuple[int, Op]] = [(1, ("list", ROOT_INO)), (1, ("list", D)), (1, ("list", E))]
+
 SCRIPTS: dict[str, dict[str, Any]] = {
     # Questions that take leases, beside a change.
     "look-unlink": {"programs": [(1, [LOOK]), (2, [("unlink", D, b"f"), LOOK])]},
@@ -179,7 +181,7 @@ SCRIPTS: dict[str, dict[str, Any]] = {
     "no-room": {
         "programs": [(1, [("look", E, b"x"), LOOK]), (HTTP, [("unlink", D, b"f")])],
         "warm": WARM[:1],
-        "room": 5,
+        "room": 7,
     },
     "taken-while-given-back": {
         "programs": [
@@ -230,6 +232,89 @@ SCRIPTS: dict[str, dict[str, Any]] = {
         "warm": [(1, ("list", E)), (1, ("stat", E))],
         "voids": True,
     },
+    # Walks: the listing of D leases E ahead, and the next call reads E.
+    "walk-create": {
+        "programs": [(1, [op for _, op in WALK]), (HTTP, [("create", E, b"g"), ("look", E, b"g")])],
+    },
+    "walk-unlink": {
+        "programs": [(1, [("list", D), ("list", E), LOOK]), (HTTP, [("unlink", D, b"f")])],
+        "warm": [(1, ("list", ROOT_INO))],
+    },
+    "walk-chmod": {
+        "programs": [(1, [("stat", E), ("stat", E)]), (HTTP, [("chmod", E, 0o700)])],
+        "warm": WALK[:2],
+    },
+    "walk-chmod-early": {
+        "programs": [
+            (1, [("list", D), ("stat", E), ("stat", E)]),
+            (HTTP, [("chmod", E, 0o700)]),
+            (0, [("pause",)]),
+        ],
+        "warm": [(1, ("list", ROOT_INO))],
+    },
+    "walk-rmdir": {
+        "programs": [
+            (1, [("list", D), ("list", E), ("look", ROOT_INO, b"e")]),
+            (2, [("rmdir", ROOT_INO, b"e")]),
+        ],
+        "warm": [(1, ("list", ROOT_INO))],
+    },
+    "walk-rename": {
+        "programs": [
+            (1, [("list", D), ("list", E), ("list", D)]),
+            (2, [("rename", D, b"f", E, b"g"), ("list", E)]),
+        ],
+        "warm": [(1, ("list", ROOT_INO))],
+    },
+    "walk-beside-own-changes": {
+        "programs": [
+            (1, [("list", D), ("list", E)]),
+            (1, [("create", E, b"g"), ("look", E, b"g")]),
+            (HTTP, [("chmod", E, 0o700)]),
+        ],
+        "warm": [(1, ("list", ROOT_INO))],
+    },
+    "walk-beside-own-rmdir": {
+        "programs": [
+            (1, [("list", D), ("list", E)]),
+            (1, [("rmdir", ROOT_INO, b"e"), ("look", ROOT_INO, b"e")]),
+            (HTTP, [("mkdir", ROOT_INO, b"e")]),
+        ],
+        "warm": [(1, ("list", ROOT_INO))],
+    },
+    "walk-beside-lookups": {
+        "programs": [
+            (1, [("list", D)]),
+            (1, [("look", E, b"x"), ("look", E, b"x")]),
+            (HTTP, [("create", E, b"x")]),
+            (0, [("pause",)]),
+        ],
+        "warm": [(1, ("list", ROOT_INO))],
+    },
+    "walk-no-room": {
+        "programs": [(1, [("list", D), ("list", E), LOOK]), (HTTP, [("create", E, b"g")])],
+        "warm": [(1, ("list", ROOT_INO))],
+        "room": 10,
+    },
+    "walk-frozen": {
+        "programs": [
+            (1, [("list", D), ("list", E), ("list", E)]),
+            (HTTP, [("create", E, b"g")]),
+            (0, [("freeze", 1)]),
+            (1, [("beat",)]),
+        ],
+        "warm": [(1, ("list", ROOT_INO))],
+        "voids": True,
+    },
+    "walk-cut": {
+        "programs": [
+            (1, [("list", D), ("list", E)]),
+            (1, [("chmod", E, 0o700)]),
+            (0, [("cut", 1)]),
+        ],
+        "warm": [(1, ("list", ROOT_INO))],
+        "voids": True,
+    },
     # Sessions that expire.
     "frozen": {
         "programs": [
@@ -252,6 +337,7 @@ OPS: tuple[Op, ...] = (
     ("create", D, b"g"), ("unlink", D, b"f"), ("unlink", D, b"g"), ("chmod", F, 0o600),
     ("chmod", D, 0o700), ("write", F), ("rename", D, b"f", E, b"g"), ("rename", D, b"f", D, b"g"),
     ("link", F, E, b"g"), ("mkdir", E, b"n"), ("rmdir", ROOT_INO, b"e"), ("open", F), ("close", F),
+    ("list", ROOT_INO), ("list", E), ("stat", E),
 )  # fmt: skip
 
 
@@ -265,6 +351,6 @@ def generated(chance: random.Random) -> dict[str, Any]:
     if cuts:
         programs.append((0, [("cut", chance.choice((1, 2)))]))
     warm = [(chance.choice((1, 2)), chance.choice(OPS)) for _ in range(chance.randrange(5))]
-    room = chance.choice((0, 0, 0, 5))
+    room = chance.choice((0, 0, 0, 5, 10))
     found = {"programs": programs, "warm": warm, "impatience": chance.randrange(2), "room": room}
     return {**found, "voids": True} if cuts else found  # the lease of a directory may be unknown

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tests.doubles import meta_tree
 from tests.doubles.meta_store import MemoryMeta
 from tests.model.lease_request import Request
 from wrkfs.errors import WrkfsError
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from tests.model.lease_store import Database
+    from wrkfs.meta.interface.trees import TreeAnswer, TreeRequest
     from wrkfs.types import Caller, Commit, SetAttr, SliceId
 
 T = TypeVar("T")
@@ -183,6 +185,14 @@ class LeaseSession(MemoryMeta):
         rows = [ino, *(entry.attr.ino for entry in entries)]
         return entries, not entries or not self.database.locked(*rows)
 
+    def _do_read_tree(self, request: TreeRequest) -> TreeAnswer:
+        database = self.database
+        answer = meta_tree.read_tree(
+            database.volume, request, database.shown, lambda ino: not database.locked(ino)
+        )
+        answer.leased = [ino for ino in answer.leased if self._do_take_lease(ino)]
+        return answer
+
     def _do_parent(self, ino: Ino) -> Ino:
         return at_once(super().parent(ino))
 
@@ -211,6 +221,10 @@ class LeaseSession(MemoryMeta):
     async def entries(self, ino: Ino, after: int, limit: int) -> tuple[list[Dentry], bool]:
         found: tuple[list[Dentry], bool] = await self.ask("entries", ino, after, limit)
         return found
+
+    async def read_tree(self, request: TreeRequest) -> TreeAnswer:
+        answer: TreeAnswer = await self.ask("read_tree", request)
+        return answer
 
     async def lookup(self, parent: Ino, name: bytes) -> Attr:
         found: Attr = await self.ask("lookup", parent, name)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from tests.model.lease_session import LeaseSession
+    from wrkfs.meta.interface.trees import TreeRequest
     from wrkfs.types import Attr
 
 
@@ -90,7 +91,8 @@ class Database:
         return self.history[-1].names.get((parent, name))
 
     def _is_dir(self, ino: Ino | None) -> bool:
-        return ino is not None and self.volume.nodes[ino].attr.is_dir
+        node = None if ino is None else self.volume.nodes.get(ino)
+        return node is not None and node.attr.is_dir
 
     def _home(self, ino: Ino) -> set[Ino]:
         node = self.volume.nodes.get(ino)
@@ -231,6 +233,11 @@ class Database:
             if any(number in other.ended for other in self.requests if other.stage == "commit"):
                 return None
             writes = {("session", number)}
+        elif request.kind == "read_tree":
+            reads |= {("row", ino) for ino in self._tree_rows(args[0])}
+            taken = self._subdirectories(args[0])
+            reads |= {("recalled", ino) for ino in taken} | {("row", ino) for ino in taken}
+            writes = {("lease", ino, number) for ino in taken}
         else:
             reads = {("row", ino) for ino in self._read_rows(request)}
         return Event(
@@ -249,6 +256,18 @@ class Database:
         elif request.kind in ("readdir", "entries") and ino in self.volume.nodes:
             rows |= {entry.ino for entry in self.volume.nodes[ino].entries.values()}
         return rows
+
+    def _tree_rows(self, request: TreeRequest) -> set[Ino]:
+        """Return the directories of a request, and the inodes in them."""
+        rows = set(request.directories)
+        for ino in request.directories:
+            if ino in self.volume.nodes:
+                rows |= {entry.ino for entry in self.volume.nodes[ino].entries.values()}
+        return rows
+
+    def _subdirectories(self, request: TreeRequest) -> set[Ino]:
+        """Return the directories on which a request may take leases."""
+        return {ino for ino in self._tree_rows(request) if self._is_dir(ino)} | set(request.take)
 
     def removed(self, request: Request) -> set[Ino]:
         """The directory that a change is about to remove."""

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from tests.model.schedules import Key
     from tests.plugins.figures import Figures
+    from wrkfs.meta.interface.trees import TreeAnswer, TreeRequest
 
 MOST = 120
 """Runs of one script in CI, each followed by WALKS by chance; the long run makes them all."""
@@ -159,6 +160,34 @@ def take_while_leaving(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LeaseLifecycle, "take", careless)
 
 
+def believe_trees(patch: pytest.MonkeyPatch) -> None:
+    """Listings that were read ahead are cached although they are not settled."""
+    read_tree = LeaseSession.read_tree
+
+    async def settled(self: LeaseSession, request: TreeRequest) -> TreeAnswer:
+        answer = await read_tree(self, request)
+        for listing in answer.listings:
+            listing.settled = True
+            for entry in listing.entries:
+                entry.settled = True
+        return answer
+
+    patch.setattr(LeaseSession, "read_tree", settled)
+
+
+def adopt_everything(patch: pytest.MonkeyPatch) -> None:
+    """A lease that was taken ahead is used although it was recalled before its answer."""
+
+    def adopt(
+        self: LeaseLifecycle, directories: Sequence[Ino], _moment: object, _recalled: object
+    ) -> None:
+        for directory in directories:
+            if directory not in self._table.directories:
+                self._table.adopt(directory)
+
+    patch.setattr(LeaseLifecycle, "adopt_ahead", adopt)
+
+
 class Deaf(dict[Ino, "asyncio.Task[None]"]):
     """Nothing is under way, it says."""
 
@@ -194,6 +223,8 @@ FAULTS: dict[Callable[[pytest.MonkeyPatch], None], str] = {
     take_while_leaving: "no-room",
     recall_twice: "recalled-again",
     trust_for_ever: "frozen",
+    believe_trees: "list-create",
+    adopt_everything: "walk-chmod-early",
 }
 
 

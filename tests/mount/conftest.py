@@ -18,14 +18,21 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def mounted_twice(
-    drive_database: str, objectserver: ObjectServer, tmp_path_factory: pytest.TempPathFactory
+    drive_database: str,
+    objectserver: ObjectServer,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
 ) -> Iterator[tuple[Path, Path]]:
-    """Two mounts of one drive, kept for all tests of the file; fsck is clean at the end."""
+    """Two mounts of one drive, kept for all tests of the file; fsck is clean at the end.
+
+    `MOUNT_OPTIONS` of the file are options of both.
+    """
     mounts: list[MountProcess] = []
+    options: tuple[str, ...] = getattr(request.module, "MOUNT_OPTIONS", ())
     with fresh_volume(drive_database, objectserver) as volume:
         try:
-            mounts.append(MountProcess(volume, tmp_path_factory.mktemp("here")))
-            mounts.append(MountProcess(volume, tmp_path_factory.mktemp("there")))
+            mounts.append(MountProcess(volume, tmp_path_factory.mktemp("here"), *options))
+            mounts.append(MountProcess(volume, tmp_path_factory.mktemp("there"), *options))
             yield mounts[0].path, mounts[1].path
         finally:
             for mount in mounts:

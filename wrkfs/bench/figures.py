@@ -71,7 +71,7 @@ def table(
                 f"{figures['ratio_min']:.2f} - {figures['ratio_max']:.2f}" if has_ratio else "-"
             )
         if goals:
-            row.append(f"{figures['goal']:g}" if "goal" in figures else "-")
+            row.append(f"{figures['goal']:.3g}" if "goal" in figures else "-")
         rows.append(tuple(row))
     return rows
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tarfile
 import zipfile
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wrkfs.bench.place import Material, Size, WorkloadFailed
+from wrkfs.bench.packages import PACKAGES, prepare_packages
+from wrkfs.bench.place import Material, Project, Size, WorkloadFailed
+from wrkfs.bench.project import create_archive, create_repository
 from wrkfs.bench.tools import ERROR_LINES, git, run
+from wrkfs.bench.workloads import REAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +30,10 @@ LARGEST = 256 * 1024
 """Maximum size of source files in the archive, in bytes."""
 FROM_TREE = {"untar", "rm_rf"}
 FROM_REPOSITORY = {"git_clone_status"}
-FROM_WHEELS = {"pip_install"}
+FROM_ALL_PARTS = {"real_find_cold", "real_grep_cold", "real_grep_warm", "real_rm_rf"}
+"""Real works that use the parts of all other real works."""
+FROM_WHEELS = {"pip_install", "real_pip_install"} | FROM_ALL_PARTS
+FROM_PACKAGES = {"real_npm_install"} | FROM_ALL_PARTS
 WHEELS = (
     "rich==15.0.0",
     "pygments==2.21.0",
@@ -78,7 +86,29 @@ def prepare(cache: Path, size: Size, workloads: Sequence[Workload]) -> Material:
         wheels=tuple(str(path) for path in wheels),
         wheel_files=sum(len(zipfile.ZipFile(path).namelist()) for path in wheels),
         no_wheels=problem,
+        project=_prepare_project(cache, size, names) if names & REAL else None,
     )
+
+
+def _prepare_project(cache: Path, size: Size, names: set[str]) -> Project:
+    """Create the missing material of the real works. Without npm there are no packages."""
+    archive = cache / f"project-{size.project}.tar.gz"
+    repository = cache / f"project-{size.project}.git"
+    if not archive.exists():
+        _create_atomically(archive, lambda path: create_archive(path, size.project))
+    if not repository.exists():
+        _create_atomically(repository, lambda path: create_repository(path, size.project))
+    project = Project(str(archive), str(repository), size.project)
+    if not names & FROM_PACKAGES:
+        return replace(project, no_packages="no selected workload uses them")
+    pins = PACKAGES[: size.packages]
+    name = hashlib.sha256(" ".join(pins).encode()).hexdigest()[:12]
+    directory = cache / f"npm-{name}"
+    try:
+        count = prepare_packages(directory, pins)
+    except WorkloadFailed as error:
+        return replace(project, no_packages=str(error))
+    return replace(project, packages=str(directory), package_files=count)
 
 
 def _prepare_archive(archive: Path, files: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,12 @@ class Size:
     """Number of files of the repository that git clones."""
     wheels: int
     """Number of wheels that pip installs."""
+    project: int
+    """Number of files of the project of the real works."""
+    packages: int
+    """Number of packages that npm installs."""
+    transactions: int
+    """Number of transactions of the database."""
 
     def shared_by(self, clients: int) -> Size:
         """Return the share of each client if `clients` clients together do the same amount."""
@@ -43,11 +49,54 @@ class Size:
             tree=max(1, self.tree // clients),
             clone=max(1, self.clone // clients),
             wheels=max(1, self.wheels // clients),
+            project=max(1, self.project // clients),
+            packages=max(1, self.packages // clients),
+            transactions=max(1, self.transactions // clients),
         )
 
 
-FULL = Size(files=1000, entries=1000, mib=1024, fsyncs=200, tree=5000, clone=1000, wheels=20)
-QUICK = Size(files=40, entries=250, mib=16, fsyncs=10, tree=80, clone=80, wheels=1)
+FULL = Size(
+    files=1000,
+    entries=1000,
+    mib=1024,
+    fsyncs=200,
+    tree=5000,
+    clone=1000,
+    wheels=20,
+    project=1000,
+    packages=20,
+    transactions=500,
+)
+QUICK = Size(
+    files=40,
+    entries=250,
+    mib=16,
+    fsyncs=10,
+    tree=80,
+    clone=80,
+    wheels=1,
+    project=80,
+    packages=2,
+    transactions=10,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """Paths of the project of the real works, outside the measured directories."""
+
+    archive: str
+    """Compressed archive of the project."""
+    repository: str
+    """Packed repository of the project."""
+    files: int
+    """Number of files in the archive, and in a checkout of the repository."""
+    packages: str = ""
+    """Directory with package.json, package-lock.json and a filled cache of npm; "" if none."""
+    package_files: int = 0
+    """Number of files that npm installs."""
+    no_packages: str = ""
+    """The reason if there are no packages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +113,8 @@ class Material:
     wheel_files: int
     no_wheels: str = ""
     """The reason if there are no wheels."""
+    project: Project | None = None
+    """Material of the real works. None if no real work is selected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,22 +142,26 @@ class Place:
 def place_from(values: dict[str, Any]) -> Place:
     """Return a place from its JSON values."""
     material = values["material"]
+    project = material["project"]
+    paths = {
+        "wheels": tuple(material["wheels"]),
+        "project": None if project is None else Project(**project),
+    }
     return Place(
         directory=Path(values["directory"]),
         lasting=Path(values["lasting"]),
         size=Size(**values["size"]),
-        material=Material(**material | {"wheels": tuple(material["wheels"])}),
+        material=Material(**material | paths),
         stem=values["stem"],
     )
 
 
 def place_values(place: Place) -> dict[str, Any]:
     """Return the JSON values of a place."""
-    size, material = place.size, place.material
     return {
         "directory": str(place.directory),
         "lasting": str(place.lasting),
-        "size": {name: getattr(size, name) for name in Size.__slots__},
-        "material": {name: getattr(material, name) for name in Material.__slots__},
+        "size": asdict(place.size),
+        "material": asdict(place.material),
         "stem": place.stem,
     }

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from wrkfs.bench import large, small, tools
+from wrkfs.bench import large, real, small, tools
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +57,20 @@ ALL = (
     Workload("seq_read_cold", MIB, large.seq_read, large.prepare_large, Caches.COLD),
     Workload("seq_read_warm", MIB, large.seq_read, large.prepare_large, Caches.WARM),
     Workload("rand_write_fsync_4k", OPS, large.rand_write_fsync_4k, large.prepare_large),
+    Workload("real_git_clone", FILES, real.git_clone, real.prepare_root),
+    Workload("real_untar", FILES, real.untar, real.prepare_root),
+    Workload("real_npm_install", FILES, real.npm_install, real.prepare_root),
+    Workload("real_pip_install", FILES, real.pip_install, real.prepare_root),
+    Workload("real_sqlite", OPS, real.transactions, real.prepare_root),
+    Workload("real_find_cold", FILES, real.find, real.prepare_parts, Caches.COLD),
+    Workload("real_grep_cold", FILES, real.grep, real.prepare_parts, Caches.COLD),
+    Workload("real_grep_warm", FILES, real.grep, real.prepare_parts, Caches.WARM),
+    Workload("real_git_status_cold", FILES, real.git_status, real.prepare_clone, Caches.COLD),
+    Workload("real_rm_rf", FILES, real.rm_rf, real.prepare_parts),
 )
 
+REAL = frozenset(workload.name for workload in ALL if workload.name.startswith("real_"))
+"""Names of the works on a real project."""
+COLD = frozenset(workload.name for workload in ALL if workload.caches is Caches.COLD)
+"""Names of the works with cold caches."""
 BY_NAME = {workload.name: workload for workload in ALL}

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from wrkfs.cli import bench, df, dump, fsck, gc, load, stat, trash
+from wrkfs.cli import bench, clone, df, dump, fsck, gc, load, locks, snapshot, stat, trash
 from wrkfs.cli.commandline import CommandParser
 from wrkfs.cli.names import strict
 from wrkfs.cli.output import shared
@@ -25,7 +25,10 @@ COMMANDS: dict[str, Command] = {
     "df": df,
     "fsck": fsck,
     "gc": gc,
+    "locks": locks,
     "trash": trash,
+    "snapshot": snapshot,
+    "clone": clone,
     "dump": dump,
     "load": load,
 }

@@ -6,6 +6,7 @@ check that the integrity of the database depends on.
 
 from __future__ import annotations
 
+import re
 import stat
 from typing import TYPE_CHECKING
 
@@ -18,9 +19,10 @@ from wrkfs.errors import (
     NotPermitted,
     NotSupported,
     OutOfRange,
+    ReadOnly,
 )
 from wrkfs.layout import CHECKSUM_UNIT, CHUNK_SIZE, INLINE_MAX, MAX_FILE_SIZE, NAME_MAX, PATH_MAX
-from wrkfs.types import RenameFlags, SetAttr, XattrFlags
+from wrkfs.types import ROOT_INO, Ino, RenameFlags, SetAttr, XattrFlags
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -34,7 +36,47 @@ NODE_KINDS = (stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFBLK, stat.S_IF
 them."""
 EXTENTS_MAX = 4096
 """Maximum number of extents in one commit."""
+SNAPSHOTS_INO = Ino(1 << 52)
+"""Inode of the directory of all snapshots. It and every larger number belong to snapshots, which
+cannot change. A program that stores inode numbers as floating point still tells them apart."""
+SNAPSHOTS_NAME = b".snapshots"
+"""Name of that directory in the root. Listings of the root do not have it."""
+SNAPSHOTS_MAX = 1000
+"""Maximum number of snapshots of a volume."""
+TREE_MAX = 250_000
+"""Maximum number of names in one clone or snapshot. Changes of the volume wait meanwhile."""
+_SNAPSHOT_NAME = re.compile(rb"[A-Za-z0-9_][A-Za-z0-9_.:+@-]{0,99}", re.ASCII)
 _ID_MAX = (1 << 32) - 1
+
+
+def is_read_only(ino: Ino) -> bool:
+    """Return True for an inode of a snapshot."""
+    return ino >= SNAPSHOTS_INO
+
+
+def check_writable(ino: Ino) -> None:
+    """Reject a change of an inode of a snapshot. Raises ReadOnly."""
+    if is_read_only(ino):
+        raise ReadOnly("snapshots cannot change")
+
+
+def is_unlisted(parent: Ino, name: bytes) -> bool:
+    """Return True for a name that listings of its directory never have."""
+    return name == SNAPSHOTS_NAME and parent == ROOT_INO
+
+
+def is_snapshot_name(name: bytes) -> bool:
+    """Return True for a valid name of a snapshot."""
+    return _SNAPSHOT_NAME.fullmatch(name) is not None
+
+
+def check_snapshot_name(name: bytes) -> None:
+    """Reject an invalid name of a snapshot. Raises InvalidArgument."""
+    if not is_snapshot_name(name):
+        raise InvalidArgument(
+            "a snapshot's name has 1 to 100 letters, digits and characters of `_.:+@-`, "
+            "and begins with a letter, a digit or `_`"
+        )
 
 
 def check_name(name: bytes) -> None:
@@ -130,6 +172,22 @@ def check_commit(commit: Commit) -> None:
             raise InvalidArgument("the inline bytes do not match the length of the extent")
     if len({extent.slice_id for extent in commit.extents}) != len(commit.extents):
         raise InvalidArgument("the commit contains a slice id twice")
+
+
+def check_range(start: int, length: int) -> None:
+    """Reject a range that no file can have. Raises InvalidArgument, FileTooBig."""
+    if start < 0 or length <= 0:
+        raise InvalidArgument("the range has no bytes, or begins before the file")
+    if start + length > MAX_FILE_SIZE:
+        raise FileTooBig
+
+
+def check_copy(source: Ino, start: int, target: Ino, to: int, length: int) -> None:
+    """Reject a copy that cannot be made. Raises InvalidArgument, FileTooBig."""
+    check_range(start, length)
+    check_range(to, length)
+    if source == target and abs(start - to) < length:
+        raise InvalidArgument("the source and the target of the copy overlap")
 
 
 def pieces(extent: Extent, base: int) -> Iterator[tuple[int, int, int]]:

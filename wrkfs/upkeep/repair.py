@@ -26,9 +26,11 @@ STEPS = (
     "links",
     "refs",
     "holes",
+    "shares",
     "trash",
     "slices",
     "symlinks",
+    "snapshots",
     "use",
 )
 """Functions `wrkfs.repair_<step>`, each one transaction."""

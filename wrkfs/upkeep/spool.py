@@ -28,7 +28,10 @@ TABLES = {
 }
 """Tables and their columns."""
 INSERT = "INSERT INTO TABLE VALUES (PLACES)"
-SELECT = "SELECT COLUMNS FROM TABLE"
+SELECT = "SELECT COLUMNS FROM TABLE WHERE KEY < SNAPSHOTS"
+"""A dump has the files of the drive, and not its snapshots."""
+KEYS = {"inode": "ino", "dentry": "ino", "symlink": "ino", "xattr": "ino", "slice": "inode"}
+"""Columns with the numbers of inodes."""
 INDEXES = {
     "inode": "ino",
     "dentry": "parent, name",
@@ -81,6 +84,8 @@ class Spool:
             places = ", ".join("?" for _ in columns.split(", "))
             statement = INSERT.replace("TABLE", table).replace("PLACES", places)
             query = SELECT.replace("TABLE", table).replace("COLUMNS", columns)
+            query = query.replace("KEY", KEYS.get(table, "0"))
+            query = query.replace("SNAPSHOTS", str(rules.SNAPSHOTS_INO))
             async for batch in snapshot.batches(query):
                 self._base.executemany(statement, map(tuple, batch))
                 count += len(batch)

@@ -15,6 +15,7 @@ with the mtime before the series.
 from __future__ import annotations
 
 import contextlib
+import os
 import stat
 from bisect import bisect_right
 from collections import defaultdict
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from wrkfs.fs import Filesystem
-    from wrkfs.types import TrashEntry
+    from wrkfs.types import TrashEntry, TrashPosition
 
 SHARE = 4
 """The trash uses at most 1/SHARE of the quota; the oldest entry is deleted first."""
@@ -40,6 +41,8 @@ VERSIONS = 32
 """Maximum number of files of the same name and directory. A file that a program replaces every
 second (the journal of a database) must not evict files that users removed."""
 PAGE = 1000
+SCAN = 5000
+"""Maximum number of entries that one call of `newest` examines."""
 DEPTH = PATH_MAX // 2
 """Maximum number of directories above an entry. More means a cycle in the rows."""
 
@@ -61,6 +64,18 @@ class RemovedEntry:
     def is_dir(self) -> bool:
         """True for a directory. Its contents were removed with it, or before it."""
         return stat.S_ISDIR(self.entry.mode)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of the list of removed entries, the newest first.
+
+    `next` is the position after which the list goes on; None: this is its end. With `next`, a page
+    may have fewer entries than requested, or none.
+    """
+
+    entries: list[RemovedEntry]
+    next: TrashPosition | None
 
 
 @dataclass(slots=True)
@@ -115,10 +130,44 @@ async def entries(fs: Filesystem) -> AsyncIterator[RemovedEntry]:
     after: TrashEntry | None = None
     while page := await fs.stores.upkeep.list_trash(after, PAGE):
         for entry in page:
-            above = await paths.of(entry.parent)
-            path = entry.name if above == b"" else above and above + b"/" + entry.name
-            yield RemovedEntry(entry, path)
+            yield RemovedEntry(entry, _join(await paths.of(entry.parent), entry.name))
         after = page[-1]
+
+
+async def newest(
+    fs: Filesystem, before: TrashPosition | None, limit: int, *, below: bytes = b""
+) -> Page:
+    """Return up to `limit` entries that were removed before a position (None: all).
+
+    With `below`, returns only entries at or below this path, without leading and trailing slash.
+    One call examines at most SCAN entries. `limit` must be 1 to SCAN.
+    """
+    paths = _Paths(fs)
+    matches: list[RemovedEntry] = []
+    examined, position = 0, before
+    while examined < SCAN:
+        count = min(PAGE, SCAN - examined, SCAN if below else limit - len(matches))
+        page = await fs.stores.upkeep.list_trash_back(position, count)
+        for entry in page:
+            examined, position = examined + 1, entry.position
+            removed = RemovedEntry(entry, _join(await paths.of(entry.parent), entry.name))
+            if below and not _is_below(removed.path, below):
+                continue
+            matches.append(removed)
+            if len(matches) == limit:
+                return Page(matches, position)
+        if len(page) < count:
+            return Page(matches, None)
+    return Page(matches, position)
+
+
+def _join(directory: bytes | None, name: bytes) -> bytes | None:
+    """Return the path of a name in a directory, None if that of the directory is unknown."""
+    return name if directory == b"" else directory and directory + b"/" + name
+
+
+def _is_below(path: bytes | None, top: bytes) -> bool:
+    return path is not None and (path + b"/").startswith(top + b"/")
 
 
 async def restore(
@@ -138,12 +187,13 @@ async def restore(
     Raises NotFound (no such entry), Exists (something exists at the path), NotDirectory,
     QuotaExceeded, TooManyLinks. After an error, the entries restored so far stay restored.
     """
-    all_entries = [removed async for removed in entries(fs)]
-    top = _choose(all_entries, what)
+    top = await _choose(fs, what)
     path = top.path if to is None else to.strip(b"/")
     if path is None:
         raise NotFound("its former directory is unknown; give a path to restore it to")
-    tree = _Tree(fs, all_entries, progress)
+    # The list may be long. Most restores need few of its entries.
+    related = [removed async for removed in entries(fs) if _is_related(removed, top)]
+    tree = _Tree(fs, related, progress)
     try:
         directory = await tree.directory(path.split(b"/")[:-1], create=to is None)
         return await tree.restore(top, directory, path)
@@ -214,11 +264,14 @@ class _Tree:
             except NotFound:
                 matches = [one for one in self._all_entries if one.path == path and one.is_dir]
                 if not create or not matches:
-                    raise
+                    raise NotFound(
+                        f"the directory {_shown(path)} does not exist; create it, or restore to "
+                        "another path"
+                    ) from None
                 attr = await self._fs.restore(matches[-1].entry.ino, parent, step)
                 self._note_mtime(matches[-1])
             if not attr.is_dir:
-                raise NotDirectory(f"{path!r} is not a directory; give another path")
+                raise NotDirectory(f"{_shown(path)} is not a directory; give another path")
             parent = attr.ino
         return parent
 
@@ -326,12 +379,37 @@ async def _purge(
     return total
 
 
-def _choose(all_entries: list[RemovedEntry], what: bytes | Ino) -> RemovedEntry:
+def _shown(path: bytes) -> str:
+    """Return a path for an error."""
+    return repr(os.fsdecode(path))
+
+
+async def _choose(fs: Filesystem, what: bytes | Ino) -> RemovedEntry:
+    """Return the newest entry of a path or number. Raises NotFound."""
     path = what.strip(b"/") if isinstance(what, bytes) else None
-    for removed in reversed(all_entries):
+    choice: RemovedEntry | None = None
+    async for removed in entries(fs):
         if removed.path == path if path is not None else removed.entry.ino == what:
-            return removed
-    raise NotFound("the trash has no such entry")
+            choice = removed
+    if choice is None:
+        raise NotFound("the trash has no such entry")
+    return choice
+
+
+def _is_related(removed: RemovedEntry, top: RemovedEntry) -> bool:
+    """Return whether an entry may have a part in restoring `top`.
+
+    These are the entries below it, the directories above it, and, for the times of these, the other
+    entries that were removed from them.
+    """
+    if top.path is None or removed.path is None:
+        return top.path == removed.path
+    directory = removed.path.rpartition(b"/")[0]
+    return (
+        _is_below(removed.path, top.path)
+        or _is_below(top.path, removed.path)
+        or (directory != b"" and _is_below(top.path, directory))
+    )
 
 
 def _nanoseconds(entry: TrashEntry) -> int:

@@ -34,7 +34,7 @@ RECIPE = 1
 """Part of the digest. Increase it when the same files are assembled in another way."""
 WHEELS = ("asyncssh",)
 """Distributions that the agent imports. Their requirements are added."""
-DRIVE_WHEELS = ("pyfuse3", "uvloop", "asyncpg", "obstore", "crc32c")
+DRIVE_WHEELS = ("pyfuse3", "uvloop", "asyncpg", "msgpack", "obstore", "crc32c")
 """Distributions that the mount process imports."""
 MODULES = (
     "box_guest.ssh.tunnel, box_guest.agent, box_guest.cli, box_guest.ssh.relayd, box_guest.handover"

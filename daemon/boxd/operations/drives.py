@@ -12,6 +12,7 @@ from boxd.names.words import shown
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from boxd.model.box import Box
     from boxd.operations.shared.drives import Drives
     from boxd.operations.shared.workspace_registry import WorkspaceRegistry
     from boxd.principal import Principal
@@ -48,4 +49,15 @@ class DriveOperations:
             elif workspace not in await self._store.workspaces(p.owner):
                 raise NotFound(f"no workspace {shown(workspace)}")
         async with self._drives.use(p.owner, workspace, create=create) as filesystem:
+            yield filesystem
+
+    @asynccontextmanager
+    async def open_for(self, box: Box) -> AsyncIterator[Filesystem | None]:
+        """Yield the Filesystem of a box's drive; None if it was never used.
+
+        The caller must have authenticated the box. Raises Unavailable if drives are not enabled.
+        """
+        if self._drives is None:
+            raise Unavailable("the workspace drive is not enabled on this host")
+        async with self._drives.use(box.owner, box.workspace, create=False) as filesystem:
             yield filesystem

@@ -29,6 +29,8 @@ from boxd.operations.shares import ShareOperations
 from boxd.operations.snapshots import SnapshotOperations
 from boxd.operations.stats import StatOperations
 from boxd.operations.visits import VisitOperations
+from boxd.operations.volumes.copies import CopyOperations
+from boxd.operations.volumes.trash import TrashOperations
 from boxd.operations.workspaces import WorkspaceOperations
 
 if TYPE_CHECKING:
@@ -80,6 +82,8 @@ class Operations:
     canvases: CanvasOperations
     catalog: Catalog
     """Images and flavors."""
+    copies: CopyOperations
+    """Clones and snapshots of trees on drives."""
     delegations: DelegateOperations
     directory: BoxDirectory
     """Resolves box references."""
@@ -98,6 +102,7 @@ class Operations:
     snapshots: SnapshotOperations
     stats: StatOperations
     texts: UserTexts
+    trash: TrashOperations
     visits: VisitOperations
     workspaces: WorkspaceOperations
 
@@ -118,6 +123,7 @@ class Operations:
         vault = Vault(store, dependencies.sealer)
         audits = Audits(store, clock)
         output = Allowances()
+        drive_operations = DriveOperations(store, registry, drives)
         boxes = BoxOperations(directory, registry, lifecycle, callers, vault, tier_of)
         keys = KeyOperations(store, registry, attachments, callers, tier_of, clock)
         profiles = ProfileOperations(store, catalog, lifecycle)
@@ -129,9 +135,10 @@ class Operations:
             callers=callers,
             canvases=CanvasOperations(store, feed, ends, clock),
             catalog=catalog,
+            copies=CopyOperations(drive_operations),
             delegations=DelegateOperations(store, boxes, vault, output, tier_of),
             directory=directory,
-            drives=DriveOperations(store, registry, drives),
+            drives=drive_operations,
             fleet=FleetOperations(store, audits, directory, lifecycle, access_policy),
             keys=keys,
             output=output,
@@ -145,10 +152,15 @@ class Operations:
             snapshots=SnapshotOperations(store, directory, lifecycle),
             stats=StatOperations(store, directory, lifecycle.usage, drives, tier_of),
             texts=UserTexts(dependencies.ssh_host),
+            trash=TrashOperations(store, drive_operations),
             visits=VisitOperations(lifecycle, callers),
             workspaces=WorkspaceOperations(store, registry, profiles, lifecycle, drives, clock),
         )
 
     async def close(self) -> None:
-        """Wait for writes in the background; the store's own deadline bounds the wait."""
+        """End the restores that run, and wait for writes in the background.
+
+        The store's own deadline bounds the wait.
+        """
+        await self.trash.close()
         await self.callers.close()

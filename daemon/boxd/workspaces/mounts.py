@@ -89,15 +89,20 @@ class Mounts:
         on_restart: Callable[[str, Path], Awaitable[None]],
         cache: Path | None = None,
         cache_size: int = 0,
+        journals: Path | None = None,
     ) -> None:
         """`on_restart(volume id, mount point)` is called after the restart of a crashed mount.
 
-        Each mount caches at most `cache_size` bytes of blocks below the directory `cache`.
+        Each mount caches at most `cache_size` bytes of blocks below the directory `cache`, and
+        keeps a journal below `journals`.
         """
         self._directory = directory
-        self._cache: list[str] = []
+        # CRIU restores only locks that the kernel keeps itself.
+        self._options: list[str] = ["--local-locks"]
         if cache is not None and cache_size:
-            self._cache = ["--cache-dir", str(cache), "--cache-size", str(cache_size)]
+            self._options += ["--cache-dir", str(cache), "--cache-size", str(cache_size)]
+        if journals is not None:
+            self._options += ["--journal", str(journals)]
         self._on_restart = on_restart
         self._mounts: dict[str, Mount] = {}
 
@@ -203,7 +208,7 @@ class Mounts:
                     "box_guest.mount",
                     "--credentials-fd",
                     str(reader),
-                    *self._cache,
+                    *self._options,
                     "--status",
                     str(mount.status),
                     str(mount.mountpoint),

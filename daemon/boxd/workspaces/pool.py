@@ -24,6 +24,7 @@ from wrkfs.upkeep import background
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from boxd.clock import Clock
     from wrkfs.config import VolumeConfig
@@ -93,8 +94,14 @@ class DrivePool:
         idle: float = IDLE,
         max_open: int | None = None,
         pace: background.Pace = background.PACE,
+        journals: Path | None = None,
     ) -> None:
-        """`max_open` None: as many as the memory of this host allows."""
+        """`max_open` None: as many as the memory of this host allows.
+
+        `journals` has the journals of this host's mounts. The pool replays that of a dead mount if
+        a request waits for it.
+        """
+        self._journals = journals
         self._volumes = volumes
         self._clock = clock
         self._idle = idle
@@ -199,7 +206,7 @@ class DrivePool:
     async def _connect(self, key: DriveKey, config: VolumeConfig) -> Filesystem:
         self._connecting.append(key)
         try:
-            fs = await Filesystem.connect(config, kind=KIND, limits=LIMITS)
+            fs = await Filesystem.connect(config, kind=KIND, limits=LIMITS, journals=self._journals)
             background.start(fs, self._pace)
             return fs
         except drive_errors.StorageError as error:

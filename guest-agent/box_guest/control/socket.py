@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import struct
 from typing import TYPE_CHECKING, Any
 
 from box_guest import protocol
@@ -24,10 +25,16 @@ logger = logging.getLogger(__name__)
 
 MAX_CLIENTS = 32
 """Maximum number of concurrent connections; the agent closes further ones at once."""
+ROOT = 0
+_CREDENTIALS = struct.Struct("3i")
+"""Process id, user id and group id, as SO_PEERCRED returns them."""
 
 
 class ControlServer:
-    """Serves the guest socket. Every user in the box may connect."""
+    """Serves the guest socket. Every user in the box may connect.
+
+    Requests about removed files are for root only. The kernel reports the user of a connection.
+    """
 
     def __init__(self, path: Path, config: AgentConfig, link: DaemonLink) -> None:
         self._path = path
@@ -70,7 +77,8 @@ class ControlServer:
         self._clients.add(task)
         try:
             while line := await reader.readline():
-                writer.write(protocol.encode(await self._answer(protocol.decode(line))))
+                answer = await self._answer(protocol.decode(line), _user_id(writer))
+                writer.write(protocol.encode(answer))
                 await writer.drain()
         except (protocol.ProtocolError, ValueError, ConnectionError) as error:
             logger.info("dropped a client of the guest socket: %s", error)
@@ -80,19 +88,24 @@ class ControlServer:
             self._clients.discard(task)
             writer.close()
 
-    async def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
+    async def _answer(self, message: dict[str, Any], user_id: int) -> dict[str, Any]:
         answer: dict[str, Any] = {"type": "reply", "id": message.get("id")}
         try:
-            return {**answer, "ok": True, "result": await self._do(message)}
+            return {**answer, "ok": True, "result": await self._do(message, user_id)}
         except GuestError as error:
             return {**answer, "ok": False, "error": str(error)}
 
-    async def _do(self, message: dict[str, Any]) -> dict[str, Any]:
+    async def _do(self, message: dict[str, Any], user_id: int) -> dict[str, Any]:
         kind = message["type"]
         if kind == protocol.INFO:
             return await self._info()
         if kind not in protocol.REQUESTS:
             raise RequestFailed(f"unknown request {kind!r}")
+        if kind in protocol.TRASH and user_id != ROOT:
+            # The list has all names, and a restore writes to any directory.
+            raise RequestFailed(
+                "only root can list and restore removed files; run the command as root"
+            )
         try:
             # Check here too: a malformed request would cost the box its tunnel.
             parameters = protocol.request_parameters(message)
@@ -114,3 +127,11 @@ class ControlServer:
         except RequestFailed as error:
             life = {"life": f"unknown: {error}"}
         return {**own, "tunnel": "up", **life}
+
+
+def _user_id(writer: asyncio.StreamWriter) -> int:
+    """Return the user that opened a connection, as this process's user namespace numbers it."""
+    connection = writer.get_extra_info("socket")
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, user_id, _ = _CREDENTIALS.unpack(credentials)
+    return int(user_id)

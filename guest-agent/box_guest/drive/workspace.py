@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-COMMAND = (*protocol.AGENT_COMMAND[:-1], "box_guest.mount")
+COMMAND = (*protocol.AGENT_COMMAND[:-1], "box_guest.mount", "--durable-close", "--local-locks")
+"""A mount in a box delays no change: the box may be frozen at any moment, with unsent changes.
+The kernel keeps its locks, because CRIU restores no others."""
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/nonexistent", "LANG": "C.UTF-8"}
 READY_S = 45.0
 """Seconds until a mount must be ready; the requester waits a minute."""

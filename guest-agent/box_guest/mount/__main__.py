@@ -50,12 +50,13 @@ DRAIN_TIMEOUT = 8.0
 """Seconds for active requests to end after SIGTERM, and again for the last commits."""
 MAX_CREDENTIALS = 64 * 1024
 """Maximum length of the credentials document, in characters."""
+JOURNALS = Path("/var/lib/wrkfs/journal")
+"""Default directory of journals."""
 CACHE_SIZE = 4 << 30
 """Default size of the disk cache in bytes."""
 
 
-def main() -> int:
-    """Parse the command line, mount and serve. Return the exit status."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="box_guest.mount", description=__doc__)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--credentials-fd", type=int, metavar="N")
@@ -90,10 +91,32 @@ def main() -> int:
         action="store_false",
         help="query the database each time, and cache nothing that other hosts may change",
     )
+    option(
+        "--journal",
+        type=Path,
+        default=JOURNALS,
+        metavar="DIR",
+        help=f"keep the journal of answered changes below DIR (default: {JOURNALS})",
+    )
+    option(
+        "--durable-close",
+        action="store_true",
+        help="make files durable when they are closed, and delay no change",
+    )
+    option(
+        "--local-locks",
+        action="store_true",
+        help="let the kernel keep the locks of files, so that they exclude only this host",
+    )
     place = parser.add_mutually_exclusive_group(required=True)
     place.add_argument("--fuse-fd", type=int, metavar="N", help="serve an existing mount")
     place.add_argument("mountpoint", type=Path, nargs="?")
-    arguments = parser.parse_args()
+    return parser
+
+
+def main() -> int:
+    """Parse the command line, mount and serve. Return the exit status."""
+    arguments = _parser().parse_args()
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.WARNING,
@@ -105,9 +128,17 @@ def main() -> int:
         if arguments.mountpoint is not None:
             directory = mounting.prepare(arguments.mountpoint)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            limits = Limits(disk=arguments.cache_size, cache_dir=arguments.cache_dir)
+            limits = Limits(
+                disk=arguments.cache_size,
+                cache_dir=arguments.cache_dir,
+                durable_close=arguments.durable_close,
+            )
             pace = Pace(arguments.upkeep, timedelta(seconds=arguments.grace))
-            fs = Filesystem.connect(config, limits=limits, leases=arguments.leases)
+            fs = Filesystem.connect(
+                config, limits=limits, leases=arguments.leases, journals=arguments.journal
+            )
+            Operations.enable_posix_locks &= not arguments.local_locks
+            Operations.enable_flock &= not arguments.local_locks
             runner.run(_run(fs, directory, pace, arguments.status))
             return 0
     except (ConfigError, mounting.MountpointError, WrkfsError) as error:

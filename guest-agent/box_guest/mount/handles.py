@@ -84,8 +84,9 @@ class DirectoryCursor:
         after = max(cookie - DOT_COOKIES, 0)
         if cookie >= DOT_COOKIES:
             return await self._fs.readdir(self.ino, after, self._limit)
-        self.parent, entries = await asyncio.gather(
-            self._fs.parent(self.ino), self._fs.readdir(self.ino, after, self._limit)
+        # The listing comes first: a store with leases returns the parent with it.
+        entries, self.parent = await asyncio.gather(
+            self._fs.readdir(self.ino, after, self._limit), self._fs.parent(self.ino)
         )
         return entries
 

@@ -228,6 +228,14 @@ class Kernel:
         self.drop_names()
         await self._drop_coming(self.drop_attributes(inos))
 
+    async def drop_pages(self, ino: Ino) -> None:
+        """Make the kernel drop all pages of a file; return when it has.
+
+        The message may wait for pages that this process is reading or writing, so a thread sends
+        it.
+        """
+        await asyncio.to_thread(self._send, NOTIFY_INVAL_INODE, _INODE.pack(ino, 0, 0))
+
     async def _drop_coming(self, inos: list[Ino]) -> None:
         """Drop the attributes of inodes that the kernel is about to create."""
         until = time.monotonic() + ENTRY_AGE

@@ -10,43 +10,40 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import functools
 import logging
 import os
 import stat
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING
 
 import pyfuse3
 
+from box_guest.mount import ranges
+from box_guest.mount.answers import caller, reply_dot
+from box_guest.mount.answers import entry as entry_of
 from box_guest.mount.ghosts import UnlinkedInodes
+from box_guest.mount.guarded import REQUEST_TIMEOUT, handler, lasting, of_inode
 from box_guest.mount.handles import DOT_COOKIES, DirectoryCursor, Table
+from box_guest.mount.locks import LockRequests, interruption
 from box_guest.mount.memory import give_back_soon
 from box_guest.mount.secondwalk import SecondWalks
 from box_guest.mount.watchdog import Watchdog
-from wrkfs.errors import InvalidArgument, NotFound, WrkfsError
-from wrkfs.meta.rules import without_set_ids
+from wrkfs.errors import Exists, InvalidArgument, NotFound, PreconditionFailed, WrkfsError
+from wrkfs.meta.rules import check_writable, without_set_ids
 from wrkfs.types import Caller, Ino, RenameFlags, SetAttr
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
-    from typing import Any
+    from collections.abc import Sequence
 
     from box_guest.mount.kernel import Kernel
     from wrkfs.fs import Filesystem
     from wrkfs.handle import FileHandle
     from wrkfs.types import Attr, Dentry
 
-    P = ParamSpec("P")
-    T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-REQUEST_TIMEOUT = 85.0
-"""Seconds after which the mount answers a request with EIO: none may hang for more than 90 s."""
 BLOCK_SIZE = 4096
 """Unit of statfs."""
-PREFERRED_IO = 64 * 1024
-"""st_blksize: programs size their buffers by it, and each write(2) is one request."""
 UNLIMITED = 1 << 50
 """Bytes that statfs reports if the volume has no quota (1 PiB)."""
 UNLIMITED_INODES = 1 << 40
@@ -57,61 +54,15 @@ TRUSTED = b"trusted."
 """Namespace of extended attributes that only root sees."""
 
 
-def handler(
-    function: Callable[Concatenate[Operations, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[Operations, P], Coroutine[Any, Any, T]]:
-    """Wrap a request handler: any exception except FUSEError would hang the caller."""
-
-    async def guarded(self: Operations, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        task = self.watchdog.enter()
-        try:
-            return await function(self, *args, **kwargs)
-        except WrkfsError as error:
-            raise pyfuse3.FUSEError(error.errno) from None
-        except pyfuse3.FUSEError:
-            raise
-        except asyncio.CancelledError:
-            if not self.watchdog.was_late(task):
-                raise
-            log.error("%s: no answer within %g s", function.__name__, REQUEST_TIMEOUT)
-            raise pyfuse3.FUSEError(errno.EIO) from None
-        except Exception:
-            log.exception("%s failed", function.__name__)
-            raise pyfuse3.FUSEError(errno.EIO) from None
-        finally:
-            self.watchdog.leave(task)
-
-    functools.update_wrapper(guarded, function)
-    return guarded
-
-
-def of_inode(
-    function: Callable[Concatenate[Operations, int, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[Operations, int, P], Coroutine[Any, Any, T]]:
-    """Wrap a handler that finds its inode by number: a missing inode is ESTALE, not ENOENT.
-
-    Another client may replace a name between the kernel's LOOKUP and the request that follows. On
-    ESTALE, the kernel walks the path again and finds the new file; ENOENT would reach the program.
-    The kernel does not walk a third time: an inode of its second walk that is gone gives ENOENT.
-    """
-
-    async def found(self: Operations, inode: int, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return await function(self, inode, *args, **kwargs)
-        except NotFound:
-            # The request's context is the last argument of every handler.
-            ctx = cast("pyfuse3.RequestContext", args[-1])
-            raise pyfuse3.FUSEError(self.gone(Ino(inode), ctx)) from None
-
-    functools.update_wrapper(found, function)
-    return handler(found)
-
-
 class Operations(pyfuse3.Operations):
     """The request handlers of one mount. The kernel's requests run concurrently."""
 
     supports_dot_lookup = True
     enable_writeback_cache = False
+    # A binding that cannot pass requests for locks ignores these, and the kernel keeps the locks of
+    # this mount itself.
+    enable_posix_locks = True
+    enable_flock = True
 
     def __init__(self, fs: Filesystem) -> None:
         super().__init__()
@@ -120,8 +71,11 @@ class Operations(pyfuse3.Operations):
         self._fs = fs
         self._files: Table[FileHandle] = Table()
         self._directories: Table[DirectoryCursor] = Table()
+        self._locks = LockRequests(fs.locks)
         self._ghosts = UnlinkedInodes()
         self._walks = SecondWalks(fs)
+        self._unnamed: set[int] = set()
+        """Files of O_TMPFILE that may get a first name."""
         self._versions: dict[int, tuple[int, int, int]] = {}
         """Of each open file: the database's crash count at the open, the epoch and the version."""
         self._kernel: Kernel | None = None
@@ -131,6 +85,7 @@ class Operations(pyfuse3.Operations):
         if self._fs.leases is not None:
             self._kernel = kernel
             self._fs.leases.on_drop = kernel.drop
+            self._fs.locks.on_change = kernel.drop_pages
 
     def detach(self) -> None:
         """Stop sending messages to the kernel, because the mount ends."""
@@ -179,6 +134,7 @@ class Operations(pyfuse3.Operations):
             if self._kernel is None or self._kernel.forgot(inode, lookups):
                 self._ghosts.forget(inode)
                 self._versions.pop(inode, None)
+                self._unnamed.discard(inode)
 
     @handler
     async def mkdir(
@@ -186,7 +142,7 @@ class Operations(pyfuse3.Operations):
     ) -> pyfuse3.EntryAttributes:
         """MKDIR."""
         parent = Ino(parent_inode)
-        return self._named(parent, name, await self._fs.mkdir(parent, name, mode, _caller(ctx)))
+        return self._named(parent, name, await self._fs.mkdir(parent, name, mode, caller(ctx)))
 
     @handler
     async def mknod(
@@ -194,7 +150,7 @@ class Operations(pyfuse3.Operations):
     ) -> pyfuse3.EntryAttributes:
         """MKNOD."""
         parent = Ino(parent_inode)
-        attr = await self._fs.mknod(parent, name, mode, rdev, _caller(ctx))
+        attr = await self._fs.mknod(parent, name, mode, rdev, caller(ctx))
         return self._named(parent, name, attr)
 
     @handler
@@ -203,7 +159,7 @@ class Operations(pyfuse3.Operations):
     ) -> pyfuse3.EntryAttributes:
         """SYMLINK."""
         parent = Ino(parent_inode)
-        return self._named(parent, name, await self._fs.symlink(parent, name, target, _caller(ctx)))
+        return self._named(parent, name, await self._fs.symlink(parent, name, target, caller(ctx)))
 
     @of_inode
     async def link(
@@ -211,6 +167,8 @@ class Operations(pyfuse3.Operations):
     ) -> pyfuse3.EntryAttributes:
         """LINK."""
         parent = Ino(new_parent_inode)
+        if inode in self._unnamed:
+            return self._named(parent, new_name, await self._publish(Ino(inode), parent, new_name))
         return self._named(parent, new_name, await self._fs.link(Ino(inode), parent, new_name))
 
     @handler
@@ -260,7 +218,7 @@ class Operations(pyfuse3.Operations):
             ghost = self._ghosts.find(Ino(inode)) or self._walks.attributes(ctx.pid, Ino(inode))
             if ghost is None:
                 raise
-            return _entry(ghost)
+            return entry_of(ghost)
 
     @of_inode
     async def setattr(
@@ -310,8 +268,30 @@ class Operations(pyfuse3.Operations):
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
         """CREATE: lookup, mknod and open in one."""
         parent, crashes = Ino(parent_inode), self._fs.crashes
-        attr, handle = await self._fs.create(parent, name, mode, flags, _caller(ctx))
+        attr, handle = await self._fs.create(parent, name, mode, flags, caller(ctx))
         return self._open_answer(handle, flags, crashes), self._named(parent, name, attr)
+
+    @handler
+    async def tmpfile(
+        self, parent_inode: int, mode: int, flags: int, ctx: pyfuse3.RequestContext
+    ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
+        """TMPFILE: open(2) with O_TMPFILE, which creates a file without a name."""
+        check_writable(Ino(parent_inode))
+        directory, crashes = await self._fs.getattr(Ino(parent_inode)), self._fs.crashes
+        gid = directory.gid if directory.mode & stat.S_ISGID else ctx.gid
+        handle = await self._fs.create_unlinked(mode, Caller(ctx.uid, gid), flags)
+        if not flags & os.O_EXCL:
+            self._unnamed.add(handle.ino)
+        return self._open_answer(handle, flags, crashes), self._lookup_answer(handle.attr)
+
+    async def _publish(self, ino: Ino, parent: Ino, name: bytes) -> Attr:
+        """Give a file of O_TMPFILE its first name."""
+        try:
+            await self._fs.publish(ino, parent, name, if_absent=True)
+        except PreconditionFailed:
+            raise Exists from None
+        self._unnamed.discard(ino)
+        return await self._fs.getattr(ino)
 
     # pyfuse3 declares bytes, but accepts a memoryview: it uses the buffer protocol.
     @handler
@@ -347,6 +327,81 @@ class Operations(pyfuse3.Operations):
             log.error("lost data of inode %d after its last close: %s", handle.ino, error)
             raise
 
+    @handler
+    async def lseek(self, fh: int, off: int, whence: int) -> int:
+        """LSEEK."""
+        return await ranges.seek(self._fs.ranges, self._files[fh], off, whence)
+
+    @handler
+    async def fallocate(self, fh: int, mode: int, offset: int, length: int) -> None:
+        """FALLOCATE."""
+        await ranges.allocate(self._fs.ranges, self._files[fh], mode, offset, length)
+
+    @handler
+    async def copy_file_range(
+        self, fh_in: int, off_in: int, fh_out: int, off_out: int, length: int, flags: int
+    ) -> int:
+        """COPY_FILE_RANGE."""
+        if flags:
+            raise InvalidArgument("copy_file_range has no flags")
+        source, target = self._files[fh_in], self._files[fh_out]
+        return await self._fs.ranges.copy(source, off_in, target, off_out, length)
+
+    # -- locks --
+
+    @handler
+    async def flush_locked(self, _inode: int, fh: int, owner: int) -> None:
+        """FLUSH: the process loses its locks of the file after its bytes are committed."""
+        handle = self._files[fh]
+        try:
+            await handle.flush()
+        finally:
+            await self._locks.flushed(handle.ino, owner)
+
+    @handler
+    async def release_locked(self, _inode: int, fh: int, _owner: int | None) -> None:
+        """RELEASE: locks that only this open file used end with it."""
+        handle = self._files[fh]
+        try:
+            await self.release(fh)
+        finally:
+            await self._locks.released(handle)
+
+    @handler
+    async def getlk(
+        self, _inode: int, fh: int, owner: int, lock: pyfuse3.FileLock, _ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.FileLock | None:
+        """GETLK."""
+        return await self._locks.get(self._files[fh], owner, lock)
+
+    @lasting
+    async def setlk(
+        self,
+        _inode: int,
+        fh: int,
+        owner: int,
+        lock: pyfuse3.FileLock,
+        sleep: bool,
+        interrupt: pyfuse3.Interrupt,
+        ctx: pyfuse3.RequestContext,
+    ) -> None:
+        """SETLK, and SETLKW with `sleep`."""
+        event = interruption(interrupt) if sleep else None
+        await self._locks.set(self._files[fh], owner, lock, event, ctx.pid)
+
+    @lasting
+    async def flock(
+        self,
+        _inode: int,
+        fh: int,
+        owner: int,
+        operation: int,
+        interrupt: pyfuse3.Interrupt,
+        _ctx: pyfuse3.RequestContext,
+    ) -> None:
+        """SETLK of flock(2)."""
+        await self._locks.flock(self._files[fh], owner, operation, interrupt)
+
     # -- directories --
 
     @handler
@@ -362,14 +417,14 @@ class Operations(pyfuse3.Operations):
             self._kernel.taken_over(fh)
         entries = await cursor.after(start_id)
         dots = max(0, DOT_COOKIES - start_id)
-        if start_id < 1 and not _reply(token, b".", cursor.ino, 1):
+        if start_id < 1 and not reply_dot(token, b".", cursor.ino, 1):
             return
-        if start_id < DOT_COOKIES and not _reply(token, b"..", cursor.parent, 2):
+        if start_id < DOT_COOKIES and not reply_dot(token, b"..", cursor.parent, 2):
             return
         validities, receipt = self._validities(cursor, entries, dots)
         count, relied, cached_inos = 0, False, set[Ino]()
         for number, (entry, (named, described)) in enumerate(zip(entries, validities, strict=True)):
-            attributes = _entry(entry.attr)
+            attributes = entry_of(entry.attr)
             attributes.entry_timeout, attributes.attr_timeout = named, described
             if number == receipt:
                 attributes.st_size = IMPOSSIBLE_SIZE
@@ -498,11 +553,11 @@ class Operations(pyfuse3.Operations):
         """Build the answer to a look-up that the kernel must not cache."""
         if self._kernel is not None:
             self._kernel.answered(attr.ino)
-        return _entry(attr)
+        return entry_of(attr)
 
     def _described(self, attr: Attr) -> pyfuse3.EntryAttributes:
         """Build an answer with attributes."""
-        entry = _entry(attr)
+        entry = entry_of(attr)
         if self._kernel is not None and self._fs.leases is not None:
             entry.attr_timeout = self._fs.leases.attr_validity(attr)
         return entry
@@ -540,35 +595,3 @@ class Operations(pyfuse3.Operations):
         attr = None if self._fs.leases is None else self._fs.leases.peek(parent, name)
         if attr is not None:
             self._ghosts.saw(parent, name, attr)
-
-
-def _caller(ctx: pyfuse3.RequestContext) -> Caller:
-    return Caller(ctx.uid, ctx.gid)
-
-
-def _reply(token: pyfuse3.ReaddirToken, name: bytes, ino: Ino, cookie: int) -> bool:
-    """Add `.` or `..` to the answer: the kernel uses only its number and type."""
-    entry = pyfuse3.EntryAttributes()
-    entry.st_ino = ino
-    entry.st_mode = 0o040755
-    entry.entry_timeout = entry.attr_timeout = 0
-    return bool(pyfuse3.readdir_reply(token, name, entry, cookie))
-
-
-def _entry(attr: Attr) -> pyfuse3.EntryAttributes:
-    entry = pyfuse3.EntryAttributes()
-    entry.st_ino = attr.ino
-    entry.entry_timeout = 0
-    entry.attr_timeout = 0
-    entry.st_mode = attr.mode
-    entry.st_nlink = attr.nlink
-    entry.st_uid = attr.uid
-    entry.st_gid = attr.gid
-    entry.st_rdev = attr.rdev
-    entry.st_size = attr.size
-    entry.st_blksize = PREFERRED_IO
-    entry.st_blocks = -(-(attr.size - attr.holes) // 512)
-    entry.st_atime_ns = attr.atime_ns
-    entry.st_mtime_ns = attr.mtime_ns
-    entry.st_ctime_ns = attr.ctime_ns
-    return entry

@@ -39,6 +39,7 @@ from tests.harness.http.portserver import listening
 from tests.harness.http.rawhttp import ask
 from tests.harness.http.web import MemoryDrives
 from tests.harness.simulation.world import FakeTunnels, World
+from wrkfs.upkeep import copies
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -50,6 +51,10 @@ if TYPE_CHECKING:
 
 WORKSPACES = (None, "ws1", "ws2")
 FILE = b"file"
+REMOVED = b"marked removed"
+"""A file in the trash of each drive."""
+SNAPSHOT = b"kept"
+"""A snapshot of each of Alice's drives."""
 WEBSOCKET = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 """The GUID that a WebSocket server appends to the client's key before it hashes the key."""
 SAYS_OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\nok"
@@ -218,6 +223,8 @@ class Furnished:
         for (owner, workspace), volume in self.files.volumes.items():
             for path, content in await _tree(Drive(volume.fs), b""):
                 found["file", owner, f"{workspace}:{path!r}"] = content
+            for snapshot in await volume.fs.snapshots():
+                found["snapshot", owner, f"{workspace}:{snapshot.name!r}"] = None
         return found
 
     @property
@@ -314,7 +321,12 @@ async def _furnish(furnished: Furnished) -> None:
     )[1].reveal()
     for workspace in WORKSPACES:
         volume = await house.files.volume(alice.owner, workspace)
-        await _put(Drive(volume.fs), FILE, f"marked content of {workspace}".encode())
+        volume.meta.trash_seconds = 3600
+        drive = Drive(volume.fs)
+        await _put(drive, REMOVED, f"marked content of {workspace}".encode())
+        await drive.delete(REMOVED, Condition())
+        await _put(drive, FILE, f"marked content of {workspace}".encode())
+        await copies.create_snapshot(volume.fs, b"", SNAPSHOT)
         painter = replace(alice.principal, scope=workspace)
         content = f"marked content of {workspace}"
         await operations.canvases.render_canvas(painter, "plan", content, mime="text/plain")

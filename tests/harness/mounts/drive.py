@@ -206,6 +206,15 @@ def keep_trash(database: str, volume: VolumeConfig, seconds: int) -> None:
     run(_execute(database, f'UPDATE "{volume.schema}".volume SET trash_seconds = {seconds}'))  # noqa: S608 own names
 
 
+def send_changes(path: Path) -> None:
+    """Send all changes of a mount to the database. What exists only until then never gets there."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def until(condition: Callable[[], object], deadline: float = 30.0) -> None:
     """Return when `condition()` is true; raise TimeoutError after `deadline` seconds."""
     end = time.monotonic() + deadline

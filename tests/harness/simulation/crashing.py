@@ -44,6 +44,8 @@ CHANGES = frozenset(
         "open",
         "release",
         "commit",
+        "allocate",
+        "copy_range",
         "create_unlinked",
         "publish",
         "sync",

@@ -12,6 +12,7 @@ import pytest_asyncio
 from tests.doubles.meta_store import MemoryMeta
 from tests.doubles.meta_volume import MemoryVolume
 from wrkfs.config import StoreConfig, VolumeConfig
+from wrkfs.meta.delegations.store import DelegatedMeta
 from wrkfs.meta.leases.store import LeasedMeta
 from wrkfs.meta.postgres.store import PostgresMeta
 from wrkfs.meta.sql.migrate import create_volume_schema, install_functions
@@ -19,6 +20,7 @@ from wrkfs.upkeep import fsck
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     import pytest
 
@@ -90,7 +92,7 @@ class InPostgres:
         dsn = urlunsplit(parts._replace(netloc=f"{name}:{password}@{at}"))
         self._admin_dsn = admin_dsn
         self._password = password
-        self._sessions: list[PostgresMeta | LeasedMeta] = []
+        self._sessions: list[PostgresMeta | LeasedMeta | DelegatedMeta] = []
         self.verify = True
         self.config = VolumeConfig(name, name, dsn, StoreConfig("", "", "", "", "", ""))
 
@@ -180,7 +182,7 @@ async def pg_volume(pg: str) -> AsyncIterator[InPostgres]:
 class WithUpkeep:
     """Names and files of a leasing store, and upkeep of the store below it, in one object."""
 
-    def __init__(self, store: PostgresMeta, leased: LeasedMeta) -> None:
+    def __init__(self, store: PostgresMeta, leased: LeasedMeta | DelegatedMeta) -> None:
         self._store, self._leased = store, leased
 
     def __getattr__(self, name: str) -> object:
@@ -207,14 +209,29 @@ class Leased(InPostgres):
         await helper.fence(session.session, force=True)
 
 
-@pytest_asyncio.fixture(params=["memory", "postgres", "leased"])
-async def meta_volume(request: pytest.FixtureRequest) -> AsyncIterator[MetaVolume]:
-    """Yield an empty volume: in memory, then in PostgreSQL, then with leases."""
+class Delegated(Leased):
+    """Implements `MetaVolume` with sessions that take write delegations."""
+
+    journals: Path
+
+    async def session(self) -> PostgresMeta:
+        store = PostgresMeta(self.config, leases=True, delegates=True)
+        delegated = DelegatedMeta(store, self.schema, self.journals)
+        self._sessions.append(delegated)
+        await delegated.start()
+        return cast("PostgresMeta", WithUpkeep(store, delegated))
+
+
+@pytest_asyncio.fixture(params=["memory", "postgres", "leased", "delegated"])
+async def meta_volume(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MetaVolume]:
+    """Yield an empty volume: in memory, in PostgreSQL, with leases, with delegations."""
     if request.param == "memory":
         yield InMemory()
         return
-    kind = Leased if request.param == "leased" else InPostgres
-    volume = kind(request.getfixturevalue("pg"))
+    kinds = {"postgres": InPostgres, "leased": Leased, "delegated": Delegated}
+    volume = kinds[request.param](request.getfixturevalue("pg"))
+    if isinstance(volume, Delegated):
+        volume.journals = tmp_path / "journals"
     await volume.make()
     try:
         yield volume

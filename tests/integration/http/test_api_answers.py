@@ -34,7 +34,8 @@ def target(route: Route) -> str:
     """A path of the route."""
     path = route.path.replace("...", "")
     names = {"{box}": "web", "{ref}": "web", "{spec}": "web", "{port}": "80", "{canvas}": "x"}
-    for name, value in {**names, "{path}": "x"}.items():
+    names |= {"{path}": "x", "{name}": "x", "{number}": "1"}
+    for name, value in names.items():
         path = path.replace(name, value)
     assert "{" not in path, path
     return path

@@ -81,7 +81,9 @@ async def test_a_key_that_is_no_good_is_never_noted_as_used(web: Web) -> None:
     assert [key.last_used for key in await web.store.keys(ALICE.owner)] == [None, None]
 
 
-@pytest.mark.parametrize("path", ["/v1/boxes", "/v1/images", "/v1/wrk/", "/v1/surfaces"])
+@pytest.mark.parametrize(
+    "path", ["/v1/boxes", "/v1/images", "/v1/wrk/", "/v1/surfaces", "/v1/trash"]
+)
 async def test_the_query_counts_only_where_browsers_come(web: Web, path: str) -> None:
     client = web.client()
     del client.headers["authorization"]

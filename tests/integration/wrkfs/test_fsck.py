@@ -116,6 +116,15 @@ DAMAGE = {
     ),
     "slice never given": (16, "UPDATE counter SET next = 1 WHERE kind = 'slice'"),
     "slices given twice": (16, "INSERT INTO slice_range VALUES (2, 1048576, 1)"),
+    "snapshot without an entry": (
+        17,
+        "INSERT INTO snapshot (name, ino, path, created_at, inodes, bytes) "
+        "VALUES ('lost', 4503599627370600, '/', now(), 1, 0)",
+    ),
+    "borrowed bytes": (
+        18,
+        "UPDATE inode SET borrowed = 1 WHERE ino = (SELECT ino FROM dentry WHERE name = 'small')",
+    ),
     "held, but gone": (13, "INSERT INTO sustained VALUES (99999, 1)"),
 }
 

@@ -63,7 +63,7 @@ async def test_the_reference_describes_the_migrated_tables(pg_volume: InPostgres
 def test_every_column_of_the_reference_is_explained_or_constrained() -> None:
     text = (Path(wrkfs.meta.__file__).parent / "sql/schema.sql").read_text(encoding="utf-8")
     tables = re.findall(r"((?:--[^\n]*\n)+)CREATE (?:UNLOGGED )?TABLE (\w+)", text)
-    assert len(tables) == len(re.findall(r"CREATE (?:UNLOGGED )?TABLE", text)) == 19
+    assert len(tables) == len(re.findall(r"CREATE (?:UNLOGGED )?TABLE", text)) == 26
 
 
 async def test_installing_again_changes_nothing(pg_volume: InPostgres) -> None:
@@ -72,7 +72,7 @@ async def test_installing_again_changes_nothing(pg_volume: InPostgres) -> None:
         before = await conn.fetch("SELECT oid FROM pg_proc ORDER BY oid")
         await install_functions(conn)
         assert await conn.fetch("SELECT oid FROM pg_proc ORDER BY oid") == before
-        assert await migrate_volume(conn, pg_volume.schema) == 5
+        assert await migrate_volume(conn, pg_volume.schema) == 6
         with pytest.raises(asyncpg.DuplicateSchemaError):
             await create_volume_schema(conn, pg_volume.schema, pg_volume.schema)
         with pytest.raises(ValueError, match="invalid name"):
@@ -121,6 +121,10 @@ async def test_the_role_has_exactly_the_reviewed_rights(pg_volume: InPostgres) -
         "slice_range": every,
         "trash": every,
         "removed_link": every,
+        "delegation": every,
+        "reservation": every,
+        "shared_slice": every,
+        "snapshot": every,
         "inode": every,
         "dentry": every,
         "slice": every,
@@ -128,6 +132,9 @@ async def test_the_role_has_exactly_the_reviewed_rights(pg_volume: InPostgres) -
         "symlink": every,
         "xattr": every,
         "session": every,
+        "lock_file": every,
+        "file_lock": every,
+        "lock_waiter": every,
         "lease": every,
         "recall": every,
         "sustained": every,

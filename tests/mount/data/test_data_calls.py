@@ -132,32 +132,10 @@ def test_cut_bytes_do_not_come_back(opened: int) -> None:
         assert os.pread(opened, SIZE, 0) == pattern(kept) + bytes(SIZE - kept)
 
 
-def test_seek_data_takes_everything_for_data(opened: int) -> None:
-    os.ftruncate(opened, SIZE + 100_000)
-    end = SIZE + 100_000
-    assert os.lseek(opened, 5, os.SEEK_DATA) == 5
-    assert os.lseek(opened, 5, os.SEEK_HOLE) == end
-    assert errno_of(os.lseek, opened, end, os.SEEK_DATA) == errno.ENXIO
-    assert errno_of(os.lseek, opened, end, os.SEEK_HOLE) == errno.ENXIO
-
-
 # -- what the drive cannot do: the errno that programs know what to do with --
 
 
-@pytest.mark.parametrize("mode", [0, 1, 3, 8, 16, 32])
-def test_fallocate_is_not_supported(opened: int, mode: int) -> None:
-    failed = libc.fallocate(opened, mode, ctypes.c_long(0), ctypes.c_long(4096))
-    assert (failed, ctypes.get_errno()) == (-1, errno.EOPNOTSUPP)
-
-
-def test_posix_fallocate_writes_instead(opened: int) -> None:
-    os.posix_fallocate(opened, 1000, SIZE)
-    assert os.fstat(opened).st_size == SIZE + 1000
-    assert os.pread(opened, SIZE + 1000, 0) == pattern(SIZE) + bytes(1000)
-
-
-def test_no_unnamed_files_no_clones_no_flags(drive: Path, opened: int) -> None:
-    assert errno_of(os.open, drive, os.O_RDWR | os.O_TMPFILE) == errno.EOPNOTSUPP
+def test_no_clones_no_flags(opened: int) -> None:
     assert errno_of(fcntl.ioctl, opened, FICLONE, opened) == errno.EOPNOTSUPP
     assert errno_of(fcntl.ioctl, opened, FS_IOC_GETFLAGS, bytes(8)) == errno.ENOTTY
     assert not os.isatty(opened)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from tests.plugins.figures import Figures
 
+MOUNT_OPTIONS = ("--local-locks",)
+"""The kernel keeps the locks, as in the mounts of boxes."""
 LOCKER = Path(__file__).with_name("locker.py")
 KINDS = ("flock", "fcntl", "ofd")
 WAIT = 20.0

@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from tests.harness.loop import run
-from tests.harness.mounts.drive import until
+from tests.harness.mounts.drive import send_changes, until
 from tests.mount.posix.tree import Tree
 from tests.mount.posix.twins import open_flags
 from wrkfs.meta.postgres.store import PostgresMeta
@@ -120,6 +120,7 @@ def test_as_many_links_as_there_may_be(
 ) -> None:
     path = mount().path
     (path / "f").touch()
+    send_changes(path)
     run(_statement(drive_database, volume, "UPDATE inode SET nlink = 64999 WHERE nlink = 1"))
     os.link(path / "f", path / "g")
     assert (path / "f").stat().st_nlink == 65000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from benchmarks.drive.budget import Counted
 from tests.harness.mounts.drive import until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from wrkfs.config import VolumeConfig
@@ -20,10 +21,27 @@ if TYPE_CHECKING:
 FILES = 20
 
 
+class Durable(Counted):
+    """A counting mount that delays no change."""
+
+    def command(self) -> Sequence[str]:
+        words = list(super().command())
+        return [*words[:-1], "--durable-close", words[-1]]
+
+
 @pytest.fixture
 def counted(volume: VolumeConfig, tmp_path: Path) -> Iterator[Counted]:
-    """A mount."""
-    made = Counted(volume, tmp_path)
+    """A mount that makes files durable when they are closed."""
+    yield from _mounted(Durable(volume, tmp_path))
+
+
+@pytest.fixture
+def delegated(volume: VolumeConfig, tmp_path: Path) -> Iterator[Counted]:
+    """A mount that takes write delegations."""
+    yield from _mounted(Counted(volume, tmp_path))
+
+
+def _mounted(made: Counted) -> Iterator[Counted]:
     made.mount()
     try:
         yield made
@@ -36,7 +54,7 @@ def test_a_real_mount_is_counted(counted: Counted) -> None:
     for number in range(FILES):
         (counted.path / f"f{number}").write_bytes(b"bytes")
     found = counted.take()
-    for kind, name in (("fuse", "create"), ("fuse", "flush"), ("database", "create")):
+    for kind, name in (("fuse", "create"), ("fuse", "write"), ("database", "create")):
         assert len(found["calls"][kind][name]) == FILES, name
     assert found["calls"]["database"]["(prepare)"]
     assert found["calls"]["database"]["commit"]
@@ -49,7 +67,10 @@ def test_a_real_mount_is_counted(counted: Counted) -> None:
     assert counted.take()["calls"]["objects"]["GET"]
 
 
-QUESTIONS = {"lookup", "find", "getattr", "stat", "readdir", "file_map", "open", "take_lease"}
+QUESTIONS = {
+    *("lookup", "find", "getattr", "stat", "readdir", "file_map", "open", "take_lease", "parent"),
+    "read_tree",
+}
 
 
 def asked(counted: Counted) -> dict[str, int]:
@@ -124,3 +145,25 @@ def test_empty_files_cost_one_question_each(counted: Counted) -> None:
         (home / f"f{number}").touch(exist_ok=False)
     # Only the first is made durable when it is closed.
     assert asked(counted) == {"create": FILES, "sync": 1}
+
+
+def test_own_work_under_a_delegation_needs_no_round_trip(delegated: Counted) -> None:
+    assert own_work(delegated, delegated.path / "home") == [{}, {}, {}, {}]
+
+
+def test_a_cold_walk_costs_few_questions(counted: Counted) -> None:
+    project = counted.path / "project"
+    for top in range(6):
+        for below in range(6):
+            home = project / f"top{top}" / f"below{below}"
+            home.mkdir(parents=True)
+            for number in range(8):
+                (home / f"f{number}").write_text(f"{top} {below} {number}")
+    for command, lines in ((["find", "."], 1 + 6 + 36 + 288), (["grep", "-rc", "."], 288)):
+        counted.drop_caches()
+        counted.take()
+        found = subprocess.run(command, cwd=project, check=True, stdout=subprocess.PIPE)
+        assert len(found.stdout.splitlines()) == lines
+        questions = asked(counted)
+        assert questions["read_tree"] >= 3
+        assert sum(questions.values()) <= 30, questions

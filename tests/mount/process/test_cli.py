@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import shutil
@@ -15,7 +16,7 @@ import asyncpg
 import pytest
 
 from tests.harness.loop import run
-from tests.harness.mounts.drive import fresh_volume
+from tests.harness.mounts.drive import fresh_volume, send_changes
 from tests.harness.volumes.leaks import listed, missing_objects
 from tests.harness.wait import DEADLINE
 from wrkfs.data.s3 import S3Blocks
@@ -96,6 +97,7 @@ def test_json_of_names_that_are_not_utf8(
     path = mount().path
     name = os.fsdecode(b"caf\xe9")
     (path / name).write_bytes(b"x")
+    send_changes(path)
     (path / name).unlink()
     (row,) = json.loads(wrkfs("trash", "--credentials", credentials, "ls", "--json").stdout)
     assert (row["path"], row["encoded_path"]) == ("caf\ufffd", "caf%E9")
@@ -122,6 +124,7 @@ def test_fsck_tells_mends_and_tells_what_is_left(
     path = mount().path
     (path / "kept").write_bytes(b"x" * 1000)
     (path / "lost").write_bytes(b"y" * 1000)
+    send_changes(path)
     run(damage(volume))
     found = wrkfs("fsck", "--credentials", credentials)
     assert found.returncode == 1
@@ -241,6 +244,7 @@ def test_what_was_removed_is_listed_restored_and_freed(
     (path / "d").mkdir()
     for name in ("d/one", "d/two", "three"):
         (path / name).write_bytes(name.encode() * 50_000)
+    send_changes(path)
     shutil.rmtree(path / "d")
     (path / "three").unlink()
     shown = json.loads(wrkfs("trash", "--json", "--credentials", credentials, "ls").stdout)
@@ -434,6 +438,7 @@ def test_what_stands_in_the_way_of_a_tree_is_listed(
     (path / "d").mkdir()
     for name in ("d/one", "d/two"):
         (path / name).write_text("old")
+    send_changes(path)
     shutil.rmtree(path / "d")
     (path / "d").mkdir()
     (path / "d/one").write_text("new")
@@ -463,3 +468,27 @@ def test_a_list_that_nobody_reads_ends_in_silence(
     finally:
         os.close(write)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_locks_lists_what_programs_have_locked(
+    mount: Callable[[], MountProcess], credentials: Path
+) -> None:
+    path = mount().path / "f"
+    path.write_bytes(b"x")
+    with path.open("r+b") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX, 5, 10)
+        fcntl.flock(file, fcntl.LOCK_SH)
+        given = wrkfs("locks", "--credentials", credentials, "--json")
+        document = json.loads(given.stdout)
+        assert document["complete"]
+        assert [
+            (one["inode"], one["kind"], one["mode"], one["first"], one["last"], one["state"])
+            for one in document["locks"]
+        ] == [
+            (path.stat().st_ino, "flock", "read", 0, None, "held"),
+            (path.stat().st_ino, "fcntl", "write", 10, 14, "held"),
+        ]
+        assert document["locks"][1]["pid"] == os.getpid()
+        lines = wrkfs("locks", "--credentials", credentials).stdout.splitlines()
+        assert lines[0].split()[:5] == ["INODE", "KIND", "MODE", "FIRST", "LAST"]
+        assert lines[1].split()[4] == "END"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness.mounts.drive import MountProcess, keep_trash, until
+from tests.harness.mounts.drive import MountProcess, keep_trash, send_changes, until
 from tests.harness.volumes.fsck import fsck_clean
 from tests.harness.volumes.leaks import EMPTY, ENDED, listed, missing_objects, rows, stray_objects
 from wrkfs.layout import FRAGMENTED, INLINE_MAX
@@ -84,6 +84,7 @@ def test_trash_is_freed_after_its_time(
     (path / "d").mkdir()
     (path / "d/stored").write_bytes(b"x" * STORED)
     (path / "inline").write_bytes(b"y" * 100)
+    send_changes(path)
     shutil.rmtree(path / "d")
     (path / "inline").unlink()
     # Rounds of upkeep come and go, and a day is not over.

@@ -55,6 +55,19 @@ def test_deep_nesting_is_an_error() -> None:
             {"question": "q" * 2000, "options": ["o" * 200] * 20},
         ),
         ({"type": "ask_state", "ask": "0f3a"}, {"ask": "0f3a"}),
+        ({"type": "trash_list"}, {"path": "", "cursor": None, "limit": 200}),
+        (
+            {"type": "trash_list", "path": "a\udcff", "cursor": "1", "limit": 1},
+            {"path": "a\udcff", "cursor": "1", "limit": 1},
+        ),
+        (
+            {"type": "trash_restore", "path": "é" * 2048, "to": "b"},
+            {"path": "é" * 2048, "number": None, "to": "b"},
+        ),
+        (
+            {"type": "trash_restore", "number": 10**18 - 1},
+            {"path": None, "number": 10**18 - 1, "to": None},
+        ),
         (
             {"type": "pin", "for_s": 604800, "why": "ü" * 200, "id": 4},
             {"for_s": 604800, "why": "ü" * 200},
@@ -81,6 +94,13 @@ def test_parameters_of_requests(message: dict[str, object], parameters: dict[str
             for wrong in (None, "yes", [""], [1], ["o" * 201], ["o"] * 21, ["\0"])
         ),
         *({"type": "ask_state", "ask": wrong} for wrong in (None, 7, "0" * 65)),
+        *({"type": "trash_list", "path": wrong} for wrong in (7, "é" * 2049, "\ud800", "x" * 5000)),
+        *({"type": "trash_list", "limit": wrong} for wrong in (0, 201, True, "1", 1.0)),
+        *({"type": "trash_list", "cursor": wrong} for wrong in (7, "0" * 1025)),
+        *({"type": "trash_restore", "number": wrong} for wrong in (0, 10**18, True, "1")),
+        *({"type": "trash_restore", "path": "a", "to": wrong} for wrong in (7, "\udbff")),
+        {"type": "trash_restore"},
+        {"type": "trash_restore", "path": "a", "number": 1},
         {"type": "workspace", "verb": ["mount"]},
         *({"type": "pin", "for_s": wrong, "why": ""} for wrong in (0, -1, 604801, True, "2h", 2.5)),
         {"type": "pin", "why": ""},

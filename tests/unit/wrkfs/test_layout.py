@@ -59,6 +59,17 @@ def test_nothing_shows_beyond_the_file_size() -> None:
     assert shown(made, 120) == [1] * 30 + [0] * 60 + [2] * 5 + [0] * 25
 
 
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 30)), max_size=8), st.integers(1, 100))
+def test_data_and_holes_are_what_is_shown(writes: list[tuple[int, int]], size: int) -> None:
+    made = layout([ref(pos, length) for pos, length in writes], size)
+    visible = shown(made, size)
+    for offset in range(size):
+        data = [at for at in range(offset, size) if visible[at]]
+        assert made.next_data(offset) == (data[0] if data else None)
+        holes = [at for at in range(offset, size) if not visible[at]]
+        assert made.next_hole(offset) == (holes[0] if holes else size)
+
+
 def test_between_is_cut_to_the_range() -> None:
     segments = layout([ref(0, 50)]).between(10, 20)
     assert [(s.start, s.end, s.slice_off) for s in segments] == [(10, 20, 10)]

@@ -147,6 +147,25 @@ class FileStore(Protocol):
         """
         ...
 
+    async def allocate(self, ino: Ino, start: int, length: int, *, clear: bool, grow: bool) -> Attr:
+        """Prepare a range of a file for writes; times move, the version grows.
+
+        With `clear`, the range becomes a hole within the file. Without it, the call raises
+        QuotaExceeded if the quota has no room for the range, and reserves nothing. With `grow`, a
+        shorter file is extended with a hole to the end of the range. Raises Stale, FileTooBig,
+        ReadOnly.
+        """
+        ...
+
+    async def copy_range(self, source: Ino, start: int, target: Ino, to: int, length: int) -> Attr:
+        """Copy a range between two files, or within one; return the attributes of the target.
+
+        The copy shares the slices of the source and uses nothing of the quota. Holes are copied as
+        holes. Raises OutOfRange if the source ends before the range does, InvalidArgument for
+        ranges of one file that overlap, Stale, FileTooBig, ReadOnly.
+        """
+        ...
+
     async def compact(self, stretch: Stretch) -> bool:
         """Replace many refs with one copy. Returns False if the refs have changed since.
 

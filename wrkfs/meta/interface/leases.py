@@ -9,6 +9,7 @@ from wrkfs.meta.interface.store import NodeStore
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from wrkfs.meta.interface.trees import TreeAnswer, TreeRequest
     from wrkfs.types import Attr, Dentry, Ino
 
 
@@ -79,5 +80,13 @@ class LeaseStore(NodeStore, Protocol):
         """Return the result of `readdir`, and whether all of it is settled.
 
         An empty result is always settled.
+        """
+        ...
+
+    async def read_tree(self, request: TreeRequest) -> TreeAnswer:
+        """Return the contents of leased directories, and take leases on further directories.
+
+        The answer may be cached under leases that the session had before the call. The new leases
+        are for later calls.
         """
         ...

@@ -17,15 +17,27 @@ from wrkfs.meta.interface.files import FileStore
 from wrkfs.meta.interface.names import NameStore
 
 if TYPE_CHECKING:
+    from wrkfs.meta.interface.copies import CopyStore
+    from wrkfs.meta.interface.locks import LockStore
     from wrkfs.meta.interface.upkeep import UpkeepStore
 
 
 class NodeStore(NameStore, FileStore, Protocol):
     """Names and files: everything that a call of a program on the drive needs."""
 
+    @property
+    def copies(self) -> CopyStore:
+        """Clones and snapshots of trees in this session."""
+        ...
+
 
 class MetaStore(NodeStore, Protocol):
-    """Names, files and upkeep of one volume, as one mount session sees them."""
+    """Names, files, locks and upkeep of one volume, as one mount session sees them."""
+
+    @property
+    def locks(self) -> LockStore:
+        """The advisory locks of this session."""
+        ...
 
     @property
     def upkeep(self) -> UpkeepStore:

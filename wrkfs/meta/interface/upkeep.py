@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime, timedelta
 
-    from wrkfs.types import Ino, Place, SliceId, TrashEntry
+    from wrkfs.types import Ino, Place, SliceId, TrashEntry, TrashPosition
 
 
 class UpkeepStore(Protocol):
@@ -68,6 +68,10 @@ class UpkeepStore(Protocol):
 
     async def list_trash(self, after: TrashEntry | None, limit: int) -> list[TrashEntry]:
         """Return entries removed after `after` (None: all), the oldest first; [] at the end."""
+        ...
+
+    async def list_trash_back(self, before: TrashPosition | None, limit: int) -> list[TrashEntry]:
+        """Return entries removed before `before` (None: all), the newest first; [] at the end."""
         ...
 
     async def place(self, ino: Ino) -> Place | None:

@@ -67,6 +67,7 @@ class CachedDirectory:
         "attr",
         "attrs",
         "complete",
+        "delegated",
         "kernel_inodes",
         "map_weight",
         "maps",
@@ -90,6 +91,8 @@ class CachedDirectory:
         discards it."""
         self.complete = False
         """True if `names` contains every name of the directory."""
+        self.delegated = False
+        """True if the session also decides changes of the directory (`wrkfs.meta.delegations`)."""
         self.attr: Attr | None = None
         self.attrs: dict[Ino, Attr] = {}
         self.maps: dict[Ino, FileMap] = {}
@@ -98,7 +101,7 @@ class CachedDirectory:
         self.scan: Scan | None = None
         self.misses = 0
         """Lookups of single names that the database had to answer."""
-        self.prefetch_at = 8
+        self.prefetch_at = 2
         """Number of `misses` that triggers the next read-ahead of entries."""
 
     def __len__(self) -> int:
@@ -126,6 +129,12 @@ class CachedDirectory:
             return
         self.names[name] = Name(ino, cookie)
         self.order = None
+
+    def put_empty(self) -> None:
+        """Cache that the directory has no names."""
+        self.names = {}
+        self.order = None
+        self.complete = True
 
     def put_absent(self, name: bytes) -> None:
         """Cache that the name does not exist."""
@@ -171,7 +180,7 @@ class CachedDirectory:
         scan = self.scan
         if after == 0:
             scan = self.scan = Scan(mark)
-        if scan is None or scan.mark != mark or after > scan.last:
+        if scan is None or scan.mark.stamp != mark.stamp or after > scan.last:
             self.scan = None
             return
         for entry in entries:

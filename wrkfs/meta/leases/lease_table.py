@@ -231,17 +231,21 @@ class LeaseTable:
         if attr.nlink == 1 and self.current(attr.parent, mark) is not None:
             self.put_map(file_map)
 
-    def put_map(self, file_map: FileMap) -> None:
-        """Cache a map together with attributes of the same version, unless the map is long."""
+    def put_map(self, file_map: FileMap, most: int = MAP_BYTES) -> bool:
+        """Cache a map together with attributes of the same version, unless the map is long.
+
+        `most` is the maximum number of its inline bytes. Returns whether the map is cached.
+        """
         attr, map_weight = file_map.attr, weight(file_map)
-        if len(file_map.refs) > MAP_REFS or inline_bytes(file_map) > MAP_BYTES:
-            return
+        if len(file_map.refs) > MAP_REFS or inline_bytes(file_map) > most:
+            return False
         self.grow(map_weight)
         cached = self.directories.get(attr.parent)
         cached_attr = None if cached is None else cached.attrs.get(attr.ino)
         if cached is None or cached_attr is None or cached_attr.version != attr.version:
-            return
+            return False
         cached.put_map(file_map)
+        return True
 
     # -- dropping cached answers --
 
@@ -252,6 +256,15 @@ class LeaseTable:
         if cached is not None:
             cached.attrs.pop(ino, None)
             cached.drop_map(ino)
+
+    def drop_map(self, ino: Ino) -> Ino | None:
+        """Drop the map of a file, and return its directory; None if no map was cached."""
+        home = self.homes.get(ino)
+        cached = None if home is None else self.directories.get(home)
+        if cached is None or ino not in cached.maps:
+            return None
+        cached.drop_map(ino)
+        return home
 
     def drop_attr(self, ino: Ino) -> None:
         """Drop the attributes of an inode of any kind, and the map of a file."""

@@ -17,7 +17,7 @@ from wrkfs.meta.postgres.sessions import boottime
 from wrkfs.types import Ino
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 
     from wrkfs.meta.interface.leases import LeaseStore
     from wrkfs.meta.leases.cached_directory import Change, Key
@@ -28,6 +28,10 @@ RETAKE = 1.0
 """Seconds after a recall, or a refusal, before the session asks for the lease again."""
 _UNKNOWN = (Unavailable, Doubtful, StorageError)
 """Errors after which it is unknown whether a change took effect."""
+
+
+async def _nothing(_directories: Sequence[Ino]) -> None:
+    return
 
 
 class LeaseLifecycle:
@@ -44,6 +48,12 @@ class LeaseLifecycle:
         self.opens = UnrecordedOpens(inner)
         self.voids = 0
         """Number of times that all leases became void. Earlier requests for leases are void too."""
+        self.before_return: Callable[[Sequence[Ino]], Awaitable[None]] = _nothing
+        """Awaited with directories before their leases are given back."""
+        self.removals = 0
+        """Number of times that leases of directories with unknown numbers may have ended."""
+        self.on_recall: Callable[[Sequence[Ino]], None] = lambda _: None
+        """Called with the directories that another session recalls."""
         self._inner = inner
         self._table = table
         self._not_before: OrderedDict[Ino, float] = OrderedDict()
@@ -97,6 +107,8 @@ class LeaseLifecycle:
                 granted = await self._inner.take_lease(directory)
             if not granted:
                 self._postpone(directory)
+            elif directory in self._table.directories:
+                return  # a call that read ahead has taken the lease, too
             elif voids == self.voids and directory not in recalled:
                 self._table.adopt(directory)
             else:
@@ -137,6 +149,33 @@ class LeaseLifecycle:
         else:
             self.give_back([attr.ino])
 
+    def moment(self, recalled: set[Ino]) -> tuple[int, int]:
+        """Return the moment before a call that takes leases on directories that it chooses.
+
+        `recalled` comes from `listening` around the call. Returns of leases that are under way may
+        also end the new leases.
+        """
+        recalled.update(self._leaving)
+        return self.voids, self.removals
+
+    def adopt_ahead(
+        self, directories: Sequence[Ino], moment: tuple[int, int], recalled: set[Ino]
+    ) -> None:
+        """Take over leases that a call took ahead of the reader: see `moment`.
+
+        Gives back those that have been recalled since, or may have ended.
+        """
+        valid = moment == (self.voids, self.removals) and not self._doubts
+        refused = []
+        for directory in directories:
+            if directory in self._table.directories:
+                continue
+            if valid and directory not in recalled and directory not in self._leaving:
+                self._table.adopt(directory)
+            else:
+                refused.append(directory)
+        self.give_back(refused)
+
     def _postpone(self, directory: Ino) -> None:
         now = time.monotonic()
         self._not_before[directory] = now + RETAKE
@@ -159,6 +198,7 @@ class LeaseLifecycle:
             listener.update(directories)
         for directory in directories:
             self._postpone(directory)
+        self.on_recall(directories)
         self.give_back(directories)
 
     def _touched(self, inos: set[Ino]) -> None:
@@ -184,6 +224,7 @@ class LeaseLifecycle:
 
     def give_back_all(self) -> None:
         """Drop every directory and give all leases back."""
+        self.removals += 1
         self.give_back(list(self._table.directories))
         self._table.clear()
 
@@ -193,6 +234,7 @@ class LeaseLifecycle:
         The session removed a directory without knowing its number. That directory is one of these,
         and its lease ended with the removal.
         """
+        self.removals += 1
         unplaced = [ino for ino, cached in self._table.directories.items() if cached.attr is None]
         for listener in self._listeners:
             listener.update(self._taking)
@@ -208,6 +250,8 @@ class LeaseLifecycle:
         return self._table.pop(directory)
 
     def _leave(self, directories: list[Ino], inos: set[Ino]) -> None:
+        for listener in self._listeners:
+            listener.update(directories)
         drop = self._spawn(self._table.on_drop(directories, inos))
         self._drops.add(drop)
         drop.add_done_callback(self._drops.discard)
@@ -227,6 +271,7 @@ class LeaseLifecycle:
         try:
             uncovered = [ino for ino in self.opens.all if ino not in self._table.homes]
             await asyncio.gather(self.opens.sustain(uncovered), drop)
+            await self.before_return(directories)
             await self._inner.give_back(directories)
         finally:
             for directory in directories:

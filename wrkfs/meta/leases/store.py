@@ -7,27 +7,24 @@ functions/1_leases.sql.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wrkfs.errors import NotFound, WrkfsError
+from wrkfs.errors import NotFound
 from wrkfs.meta import rules
+from wrkfs.meta.leases.copies import LeasedCopies
 from wrkfs.meta.leases.lease_table import ROOM, LeaseTable
 from wrkfs.meta.leases.lifecycle import LeaseLifecycle
+from wrkfs.meta.leases.listings import Listings
+from wrkfs.meta.leases.read_ahead import ReadAhead
 from wrkfs.types import Dentry, FileMap, Ino, RenameFlags, SliceRef, XattrFlags
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from wrkfs.meta.interface.leases import LeaseStore
-    from wrkfs.meta.leases.cached_directory import CachedDirectory, Change, Key
+    from wrkfs.meta.leases.cached_directory import Change, Key
     from wrkfs.types import Attr, Caller, Commit, Moved, SessionId, SetAttr, Spot, Stretch
-
-PREFETCH = 2048
-"""Number of entries that one call reads of a leased directory."""
-AHEAD = 8
-"""Entries read ahead for each lookup of a single name; see `LeasedMeta._read_ahead`."""
 
 
 def filled(before: FileMap, commit: Commit, attr: Attr) -> FileMap | None:
@@ -56,6 +53,9 @@ class LeasedMeta:
         self._inner = inner
         self.table = LeaseTable(inner, room=room)
         self.leases = LeaseLifecycle(inner, self.table)
+        self.ahead = ReadAhead(inner, self.table, self.leases)
+        self.listings = Listings(inner, self.table, self.ahead)
+        self.copies = LeasedCopies(inner, self.table, self.leases)
         # No lease covers these answers: the inner store gives them.
         self.readlink, self.statfs, self.sync = inner.readlink, inner.statfs, inner.sync
         self.getxattr, self.listxattr = inner.getxattr, inner.listxattr
@@ -102,18 +102,14 @@ class LeasedMeta:
 
     async def lookup(self, parent: Ino, name: bytes) -> Attr:
         rules.check_name(name)
+        if rules.is_unlisted(parent, name):
+            return await self._inner.lookup(parent, name)  # the cache has only names of listings
         table = self.table
-        cached = table.usable(parent)
-        if cached is not None and not table.changes.touches((parent, name)):
-            if name in cached.names:
-                entry = cached.names[name]
-                if entry is None:
-                    raise NotFound(name)
-                attr = table.attr(entry.ino)
-                if attr is not None:
-                    return attr
-            elif cached.complete:
-                raise NotFound(name)
+        attr = self._known(parent, name)
+        if attr is None and await self._visit_expected(parent, name):
+            attr = self._known(parent, name)
+        if attr is not None:
+            return attr
         await self.leases.take(parent)
         mark = table.mark()
         if mark is None or parent not in table.directories:
@@ -127,82 +123,49 @@ class LeasedMeta:
             else:
                 cached.put(name, attr.ino)
                 table.add(attr, mark)
-            await self._read_ahead(parent, cached)
+            await self.listings.looked_up(parent, cached)
         if attr is None:
             raise NotFound(name)
         return attr
 
-    async def readdir(self, ino: Ino, after: int, limit: int) -> list[Dentry]:
-        listed = self._listing(ino, after, limit)
-        if listed is not None:
-            return listed
-        table = self.table
-        if after == 0:
-            await self.leases.take(ino)
-        caches = after == 0 and ino in table.directories and table.mark() is not None
-        entries = await self._entries(ino, after, max(limit, PREFETCH) if caches else limit)
-        return entries[:limit]
+    def _known(self, parent: Ino, name: bytes) -> Attr | None:
+        """Return the cached attributes of a name; None if the database must answer.
 
-    async def _read_ahead(self, directory: Ino, cached: CachedDirectory) -> None:
-        """Read entries of a directory in one call after many lookups of single names in it.
-
-        The next lookups are likely to ask for these entries. The number of entries keeps the cost
-        of a walk small, and bounds that of scattered lookups in a large directory.
+        Raises NotFound if the cache knows that the name does not exist.
         """
-        cached.misses += 1
-        if cached.complete or cached.misses < cached.prefetch_at:
-            return
-        if directory not in self.table.directories:
-            return
-        cached.prefetch_at *= 2
-        after = 0 if cached.scan is None else cached.scan.last
-        with suppress(WrkfsError):  # a later call reads them when it needs them
-            await self._entries(directory, after, min(PREFETCH, AHEAD * cached.misses))
-
-    async def _entries(self, ino: Ino, after: int, limit: int) -> list[Dentry]:
-        """Return entries from the database, and cache them if a lease covers them."""
         table = self.table
-        mark = table.mark()
-        if mark is None or ino not in table.directories:
-            return await self._inner.readdir(ino, after, limit)
-        entries, settled = await self._inner.entries(ino, after, limit)
-        cached = table.current(ino, mark) if settled else None
-        if cached is not None:
-            table.grow(3 * len(entries))  # names, attributes, and the names of the scan
-            for entry in entries:
-                cached.put(entry.name, entry.attr.ino, entry.cookie)
-                table.add_settled(entry.attr, mark)
-            cached.add_scan(after, entries, mark, end=len(entries) < limit)
-        return entries
+        cached = table.usable(parent)
+        if cached is None or table.changes.touches((parent, name)):
+            return None
+        if name not in cached.names:
+            if cached.complete:
+                self.ahead.used(parent)
+                raise NotFound(name)
+            return None
+        entry = cached.names[name]
+        if entry is None:
+            raise NotFound(name)
+        self.ahead.used(parent)
+        return table.attr(entry.ino)
 
-    def _listing(self, ino: Ino, after: int, limit: int) -> list[Dentry] | None:
-        """Return entries from the cache; None if it does not know all of them."""
-        table = self.table
-        cached = table.usable(ino)
-        if cached is None or not cached.complete or table.changes.touches_names(ino):
-            return None
-        if cached.order is None:
-            table.grow(len(cached.names))
-        listing = cached.listing(after, limit)
-        if listing is None:
-            return None
-        entries = []
-        for cookie, name, child in listing:
-            attr = cached.attrs.get(child)
-            if attr is None or table.changes.touches(child):
-                attr = table.attr(child)
-                if attr is None:
-                    return None
-            entries.append(Dentry(cookie, name, attr))
-        # The cache cannot tell an empty directory from one that it never read.
-        return entries if entries or after else None
+    async def _visit_expected(self, parent: Ino, name: bytes) -> bool:
+        """Read a directory that a walk leased ahead, if the look-up needs it."""
+        ino = self.table.ino_of(parent, name)
+        for directory in (parent, ino):
+            if directory is not None and self.ahead.expects(directory):
+                await self.ahead.visit(directory)
+                return True
+        return False
+
+    async def readdir(self, ino: Ino, after: int, limit: int) -> list[Dentry]:
+        return await self.listings.read(ino, after, limit)
 
     async def parent(self, ino: Ino) -> Ino:
         table = self.table
-        cached = table.usable(ino)
-        if cached is not None and cached.attr is not None and not table.changes.touches(ino):
-            return cached.attr.parent
-        return await self._inner.parent(ino)
+        if table.attr(ino) is None:
+            await self.ahead.wait(ino)  # a listing also returns the attributes
+        attr = table.attr(ino)
+        return await self._inner.parent(ino) if attr is None else attr.parent
 
     async def create(
         self,
@@ -452,6 +415,9 @@ class LeasedMeta:
     async def getattr(self, ino: Ino) -> Attr:
         table = self.table
         attr = table.attr(ino)
+        if attr is None and self.ahead.expects(ino):
+            await self.ahead.visit(ino)
+            attr = table.attr(ino)
         if attr is not None:
             return attr
         if ino in table.folders:
@@ -523,6 +489,9 @@ class LeasedMeta:
                 await self.getattr(ino)
             if not self._is_covered(ino):
                 return None
+            if self.table.file_map(ino) is None:
+                await self.ahead.fill(ino)
+            self.ahead.opened(ino)
             file_map = await self.file_map(ino)
         except NotFound:
             return None  # removed just now: `open` of the inner store may still answer
@@ -556,6 +525,18 @@ class LeasedMeta:
             file_map = None if before is None else filled(before, commit, attr)
             if file_map is not None and change.is_latest(commit.ino):
                 self.table.put_map(file_map)
+        return attr
+
+    async def allocate(self, ino: Ino, start: int, length: int, *, clear: bool, grow: bool) -> Attr:
+        async with self.leases.changing(ino) as change:
+            attr = await self._inner.allocate(ino, start, length, clear=clear, grow=grow)
+            self.table.add_changed(change, attr)
+        return attr
+
+    async def copy_range(self, source: Ino, start: int, target: Ino, to: int, length: int) -> Attr:
+        async with self.leases.changing(target) as change:
+            attr = await self._inner.copy_range(source, start, target, to, length)
+            self.table.add_changed(change, attr)
         return attr
 
     async def compact(self, stretch: Stretch) -> bool:

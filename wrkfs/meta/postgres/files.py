@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     import asyncpg
 
+    from wrkfs.meta.postgres.delegations import Delegations
     from wrkfs.meta.postgres.links import Links
     from wrkfs.meta.postgres.sessions import MountSession
     from wrkfs.types import Caller, FileMap, SliceId, Stretch
@@ -57,6 +58,7 @@ class PostgresFiles:
 
     _links: Links
     _session: MountSession
+    _delegations: Delegations
 
     def __init__(self) -> None:
         self._files = OpenFiles()
@@ -309,7 +311,7 @@ class PostgresFiles:
             raise
 
     async def _read(self, name: str, *args: object) -> asyncpg.Record:
-        row = (await self._links.call(name, args))[0]
+        row = (await self._delegations.read(name, *args))[0]
         if row[0]:
             raise by_errno(row[0])
         return row

@@ -36,6 +36,9 @@ class OpenFiles:
         self._released: set[Ino] = set()
         self._doubted_until = 0.0
 
+    def __contains__(self, ino: Ino) -> bool:
+        return ino in self._counts
+
     def registered(self, ino: Ino) -> bool:
         """Return True if the database certainly has the row of an open inode."""
         return ino in self._registered

@@ -136,11 +136,16 @@ class Links:
     call takes.
     """
 
-    def __init__(self, config: VolumeConfig, size: int, deadline: float = DEADLINE) -> None:
+    def __init__(
+        self, config: VolumeConfig, size: int, deadline: float = DEADLINE, *, durable: bool = False
+    ) -> None:
+        """With `durable`, every answered change survives a crash of the database."""
         self._deadline = deadline
         self._addresses = addresses(config.meta_dsn)
         self._preferred = 0
         self._settings = {**SERVER_SETTINGS, "search_path": f'"{config.schema}"'}
+        if durable:
+            self._settings["synchronous_commit"] = "on"
         self._idle: list[Link] = []
         self._busy: set[Link] = set()
         self._connecting: dict[asyncio.Timeout, float] = {}

@@ -1,4 +1,7 @@
-"""Receives recalls of leases on a connection that only listens. Rules: functions/1_leases.sql."""
+"""Receives recalls of leases and locks on a connection that only listens.
+
+Rules: functions/1_leases.sql and functions/6_locks.sql.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ PROBE = 2.0
 """Seconds between two probes of the connection."""
 PROBE_TIMEOUT = 1.5
 """Timeout of a probe in seconds. `PROBE` and this together are shorter than a lease."""
+_LOCK_RECALL = "l"
+_LOCK_WAKE = "w"
 _NUMBER = re.compile("-?[0-9]{1,19}", re.ASCII).fullmatch
+_DELEGATED = re.compile("w[0-9]{1,19}", re.ASCII).fullmatch
 
 
 class Listener:
@@ -41,8 +47,16 @@ class Listener:
         self.on_recall: Callable[[list[Ino]], None] = lambda _: None
         """Called with recalled directories. A negative number is an inode whose access time another
         session has moved."""
+        self.on_delegation_recall: Callable[[list[Ino]], None] = lambda _: None
+        """Called with directories whose delegations other sessions recall."""
         self.on_loss: Callable[[], None] = lambda: None
         """Called when the listener may have missed recalls."""
+        self.on_lock_recall: Callable[[list[Ino]], None] = lambda _: None
+        """Called with files whose locks another session requests from this one."""
+        self.on_lock_wake: Callable[[list[Ino]], None] = lambda _: None
+        """Called with files whose locks may have become free."""
+        self.on_lock_silence: Callable[[], None] = lambda: None
+        """Called as `on_loss` is, for the locks."""
         self._links = links
         self._task: asyncio.Task[None] | None = None
         self._started = asyncio.Event()
@@ -74,6 +88,7 @@ class Listener:
                 if self.ready:
                     self.ready = False
                     self.on_loss()
+                    self.on_lock_silence()
                 self._started.set()
             await asyncio.sleep(PAUSE)
 
@@ -97,6 +112,17 @@ class Listener:
 
     def _notified(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
         # Any client that knows the channel's name can notify it. A wrong number only costs a cached
-        # directory.
-        parts = str(payload).split(",")
-        self.on_recall([Ino(int(part)) for part in parts if _NUMBER(part)])
+        # directory, or a delegation.
+        topic, colon, inos = str(payload).rpartition(":")
+        parts = inos.split(",")
+        numbers = [Ino(int(part)) for part in parts if _NUMBER(part)]
+        if topic == _LOCK_RECALL:
+            self.on_lock_recall(numbers)
+        elif topic == _LOCK_WAKE:
+            self.on_lock_wake(numbers)
+        elif not colon:
+            if numbers:
+                self.on_recall(numbers)
+            delegated = [Ino(int(part[1:])) for part in parts if _DELEGATED(part)]
+            if delegated:
+                self.on_delegation_recall(delegated)

@@ -29,20 +29,24 @@ def attr(row: asyncpg.Record) -> Attr:
 
 def entry(row: asyncpg.Record) -> Dentry:
     """Return the entry in a `wrkfs.entry_reply`."""
-    cookie, name = row[1], row[2]
+    return named(row[1], row[2], _attr((*row[3:14], row[15], row[14])))
+
+
+def named(cookie: int, name: bytes, attributes: Attr) -> Dentry:
+    """Return the entry with these values. Raises Corrupt for impossible ones."""
     if not 0 < len(name) <= NAME_MAX or b"/" in name or b"\0" in name or name in (b".", b".."):
         raise Corrupt("name of an entry")
     if cookie <= 0:
         raise Corrupt("cookie of an entry")
-    return Dentry(cookie, name, _attr((*row[3:14], row[15], row[14])))
+    return Dentry(cookie, name, attributes)
 
 
 def file_map(row: asyncpg.Record) -> FileMap:
     """Return the attributes and refs in a `wrkfs.map_reply`."""
     attributes = attr(row)
-    if row[15] is None:
+    if row[16] is None:
         return FileMap(attributes, ())
-    refs = tuple(map(SliceRef, *row[15:22]))
+    refs = tuple(map(SliceRef, *row[16:23]))
     for ref in refs:
         _check_ref(ref, attributes.size)
     return FileMap(attributes, refs)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+BATCH_SLOT = 0
+"""Slot of the batches of changes under delegations."""
 SLOTS = 16
 """Maximum number of mutating calls in flight; further calls wait. Each slot is a row that statfs
 sums."""
@@ -49,6 +51,8 @@ _RECALLED = -2
 _AGAIN_MAX = 60
 _RECALL_PAUSES = (0.0004, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02)
 """Seconds between two checks whether the leases have been given back; the last one repeats."""
+_FENCE_EVERY = 25
+"""Checks between two attempts to fence holders of delegations that have expired."""
 _SURVEY_PAUSE = 0.1
 _SURVEY_MAX = 70
 
@@ -78,8 +82,10 @@ class MountSession:
         held: Callable[[], list[Ino]] = list,
         on_crash: Callable[[bool], None] = lambda _: None,
         channel: str | None = None,
+        *,
+        delegates: bool = False,
     ) -> None:
-        """`held` returns the open inodes.
+        """`held` returns the open inodes. `delegates` permits write delegations.
 
         `on_crash` is called after a crash of the database, with True if the crash has undone
         changes that the database had answered. `channel` is the channel for recalls; a session
@@ -97,6 +103,11 @@ class MountSession:
         links.greet = self._survey
         self._kind = kind
         self._channel = channel
+        self.delegates = delegates
+        self.kept = False
+        """True if `end` leaves the session in the database."""
+        self.rescue: Callable[[], Awaitable[None]] | None = None
+        """Awaited while a holder does not answer: its process on this host may be dead."""
         self._witness: Witness | None = None
         self._tenure = 0
         self.trusted_until = 0.0
@@ -107,6 +118,9 @@ class MountSession:
         self.forget: Callable[[], Awaitable[None]] | None = None
         """Awaited after a crash of the database; returns when nothing is cached under leases. It is
         awaited again if the connection that discovered the crash breaks before that."""
+        self.restore: Callable[[Link], Awaitable[None]] | None = None
+        """Awaited after a crash of the database, with the new connection: it states the locks of
+        this session again. Other sessions wait for it, as they wait for `forget`."""
         self._id = SessionId(0)
         self._epoch = 0
         self._fenced = False
@@ -160,8 +174,8 @@ class MountSession:
                 self._witness = Witness()
         process = None if self._witness is None else self._witness.identity
         began = boottime()
-        args = (self._kind, self._epoch + 1, SLOTS, self._channel, self._run, process)
-        rows = await self._links.call("register", args)
+        who = (self._kind, self._epoch + 1, SLOTS, self._channel)
+        rows = await self._links.call("register", (*who, self._run, process, self.delegates))
         self._id = SessionId(rows[0][0])
         self._tenure = 0
         self.trusted_until = began + TRUST
@@ -178,8 +192,11 @@ class MountSession:
             self._watch = asyncio.create_task(self._watch_sleep(), name="wrkfs sleep")
 
     async def fence_dead(self) -> None:
-        """Fence sessions of dead processes of this host, so that no session waits for them."""
-        for session, process in await self._links.call("processes", (self._id,)):
+        """Fence sessions of dead processes of this host, so that no session waits for them.
+
+        A session without delegations leaves those that may have a journal to the next one with.
+        """
+        for session, process in await self._links.call("processes", (self._id, self.delegates)):
             if is_dead(process):
                 await self._links.call("fence", (session, True))
 
@@ -190,7 +207,7 @@ class MountSession:
         """
         await self._stop_heartbeat()
         try:
-            if self._epoch == 0 or self._fenced:
+            if self._epoch == 0 or self._fenced or self.kept:
                 return
             with suppress(Fenced, Doubtful, Unavailable, TimeoutError):
                 async with asyncio.timeout(deadline):
@@ -223,6 +240,10 @@ class MountSession:
                         "other sessions do not return their leases; try again"
                     ) from None
             # This call has returned its slot, because giving leases back needs slots as well.
+            if waits % _FENCE_EVERY == _FENCE_EVERY - 1:
+                if self.rescue is not None:
+                    await self.rescue()
+                await self._links.call("fence_holders", (self._id,))
             await asyncio.sleep(_RECALL_PAUSES[min(waits, len(_RECALL_PAUSES) - 1)])
             waits += 1
 
@@ -249,6 +270,15 @@ class MountSession:
             raise
         finally:
             slots.put_nowait(slot)
+
+    async def apply_batch(self, seq: int, args: tuple[object, ...]) -> None:
+        """Apply a batch of changes (`Delegations.apply`); one call runs at a time."""
+        self.check()
+        await self.apply_for((self._id, self._epoch, BATCH_SLOT, seq), args)
+
+    async def apply_for(self, head: tuple[int, int, int, int], args: tuple[object, ...]) -> None:
+        """Apply a batch of any session."""
+        await self._apply("apply", head, args)
 
     async def give_up(self, slices: list[SliceId], sizes: list[int]) -> None:
         """Ensure that no call of this session commits these slices, unless one already has.
@@ -345,6 +375,8 @@ class MountSession:
                 log.error("the database crashed and lost changes that no fsync had covered")
             if known_run not in (None, row["run"]):
                 self._on_crash(has_loss)
+                if self.restore is not None:
+                    await self.restore(link)
                 if self.forget is not None:
                     await self.forget()
                     # So other sessions need not wait until this one finds out.

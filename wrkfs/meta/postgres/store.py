@@ -27,11 +27,14 @@ from wrkfs.errors import (
     by_errno,
 )
 from wrkfs.meta import rules
-from wrkfs.meta.postgres import rows
+from wrkfs.meta.postgres import rows, trees
+from wrkfs.meta.postgres.copies import PostgresCopies
+from wrkfs.meta.postgres.delegations import Delegations
 from wrkfs.meta.postgres.files import PURGE_LIMIT, PostgresFiles
 from wrkfs.meta.postgres.handles import OpenFiles
 from wrkfs.meta.postgres.links import DEADLINE, Links
 from wrkfs.meta.postgres.listener import Listener
+from wrkfs.meta.postgres.locks import PostgresLocks
 from wrkfs.meta.postgres.sessions import CLOSE_DEADLINE, MountSession
 from wrkfs.meta.postgres.upkeep import PostgresUpkeep
 from wrkfs.types import Ino, Moved, RenameFlags, SessionId, SliceId, StatFs, XattrFlags
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from wrkfs.config import VolumeConfig
+    from wrkfs.meta.interface.trees import TreeAnswer, TreeRequest
     from wrkfs.types import Attr, Caller, Commit, Dentry, SetAttr, Spot
 
 CONNECTIONS = 4
@@ -53,7 +57,7 @@ _SLICES_MAX = 1 << 20
 class PostgresMeta(PostgresFiles):
     """One session on the schema of a volume.
 
-    Implements `MetaStore` and `LeaseStore`; the protocols document each method.
+    Implements `MetaStore` and `DelegationStore`; the protocols document each method.
 
     Critical sections: none beyond those of `Links`, `MountSession` and `OpenFiles`; `_slices`
     changes without an await in between.
@@ -67,10 +71,15 @@ class PostgresMeta(PostgresFiles):
         connections: int = CONNECTIONS,
         deadline: float = DEADLINE,
         leases: bool = False,
+        delegates: bool = False,
     ) -> None:
-        """Outages of up to `deadline` seconds only cost latency. `leases` permits leases."""
+        """Outages of up to `deadline` seconds only cost latency.
+
+        `leases` permits leases, and `delegates` also write delegations. With delegations every
+        change is durable when it is answered, or in the journal.
+        """
         super().__init__()
-        self._links = Links(config, connections, deadline)
+        self._links = Links(config, connections, deadline, durable=delegates)
         self.listener = Listener(self._links) if leases else None
         self._session = MountSession(
             self._links,
@@ -78,10 +87,20 @@ class PostgresMeta(PostgresFiles):
             lambda: [*self._files.held, *self._unrecorded()],
             self._crashed,
             self.listener.channel if self.listener else None,
+            delegates=delegates,
         )
+        self._delegations = Delegations(self._links, self._session)
+        self.delegate, self.apply = self._delegations.delegate, self._delegations.apply
+        self.applied, self.apply_for = self._delegations.applied, self._delegations.apply_for
+        self.reserve_room, self.fresh_id = self._delegations.reserve_room, self._session.fresh_id
         self._session.tidy = self.tidy
         self.upkeep = PostgresUpkeep(self._links, self._session)
+        self.copies = PostgresCopies(
+            self._links, self._session, self._release_waiting, self._purge_doomed
+        )
+        self.locks = PostgresLocks(self._links, self._session, self.listener)
         self._on_crash: Callable[[bool], None] | None = None
+        self._replay: Callable[[], Awaitable[None]] | None = None
         self._slices = range(0)
 
     @property
@@ -103,6 +122,8 @@ class PostgresMeta(PostgresFiles):
         """Connect and register. Raises Unavailable after a minute without the database."""
         await self._session.register()
         if self.listener is not None:
+            if self._replay is not None:
+                await self._replay()
             await self._session.fence_dead()
             await self.listener.start()
 
@@ -173,6 +194,23 @@ class PostgresMeta(PostgresFiles):
             self.listener.on_loss = on_void
         self._session.on_lapse = on_void
 
+    @property
+    def delegates(self) -> bool:
+        return self._session.delegates
+
+    def watch_delegations(self, on_recall: Callable[[Sequence[Ino]], None]) -> None:
+        if self.listener is not None:
+            self.listener.on_delegation_recall = on_recall
+
+    def watch_journals(self, replay: Callable[[], Awaitable[None]]) -> None:
+        self._replay = self._delegations.rescue = self._session.rescue = replay
+
+    def keep_session(self) -> None:
+        self._session.kept = True
+
+    def is_open(self, ino: Ino) -> bool:
+        return ino in self._files
+
     async def take_lease(self, ino: Ino) -> bool:
         if not self.can_lease:
             return False
@@ -192,7 +230,7 @@ class PostgresMeta(PostgresFiles):
 
     async def find(self, parent: Ino, name: bytes) -> tuple[Attr | None, bool]:
         rules.check_name(name)
-        row = (await self._links.call("find", (parent, name)))[0]
+        row = (await self._delegations.read("find", parent, name))[0]
         if row[0] == errno.ENOENT:
             return None, bool(row[1])
         if row[0]:
@@ -203,10 +241,27 @@ class PostgresMeta(PostgresFiles):
         return (await self.entries(ino, after, limit))[0]
 
     async def entries(self, ino: Ino, after: int, limit: int) -> tuple[list[Dentry], bool]:
-        records = await self._links.call("readdir", (ino, after, limit))
+        records = await self._delegations.read("readdir", ino, after, limit)
         if records and records[0][0]:
             raise by_errno(records[0][0])
-        return [rows.entry(row) for row in records], all(row[16] for row in records)
+        return [rows.entry(row) for row in records], all(row["settled"] for row in records)
+
+    async def read_tree(self, request: TreeRequest) -> TreeAnswer:
+        args = (
+            self._session.id,
+            self._session.epoch,
+            self._session.next_sequence(),
+            request.directories,
+            request.entries,
+            request.content,
+            request.maps_only,
+            request.take,
+            request.leases,
+        )
+        answer = trees.answer(await self._links.call("read_tree", args))
+        if not self.can_lease:
+            answer.leased.clear()
+        return answer
 
     async def parent(self, ino: Ino) -> Ino:
         return Ino((await self._read("parent", ino))[2])
@@ -304,7 +359,15 @@ class PostgresMeta(PostgresFiles):
         expected = (None, None) if if_version is None else if_version
         with self._doubting(self._files):
             more = (await self._session.mutate("remove", parent, name, "tree", *expected))[1]
-        # The name is gone. If the session is fenced now, its reclaim frees the rest of the tree.
+        if more:
+            await self._purge_doomed()
+
+    async def _purge_doomed(self) -> None:
+        """Take trees apart that this session has removed.
+
+        Their names are gone. If the session is fenced now, its reclaim frees the rest.
+        """
+        more = True
         with suppress(Fenced, Doubtful), self._doubting(self._files):
             while more:
                 more = (
@@ -367,6 +430,15 @@ class PostgresMeta(PostgresFiles):
             commit.durable,
             commit.mtime_ns,
         )
+        return rows.attr(row)
+
+    async def allocate(self, ino: Ino, start: int, length: int, *, clear: bool, grow: bool) -> Attr:
+        rules.check_range(start, length)
+        return rows.attr(await self._growing("allocate", ino, start, length, clear, grow))
+
+    async def copy_range(self, source: Ino, start: int, target: Ino, to: int, length: int) -> Attr:
+        rules.check_copy(source, start, target, to, length)
+        row = await self._session.mutate("copy_range", source, start, target, to, length)
         return rows.attr(row)
 
     async def publish(

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
     from wrkfs.meta.postgres.links import Links
     from wrkfs.meta.postgres.sessions import MountSession
+    from wrkfs.types import TrashPosition
 
 _DAWN = datetime.min.replace(tzinfo=UTC)
+_DUSK = datetime(9999, 1, 1, tzinfo=UTC)
 
 
 class PostgresUpkeep:
@@ -72,6 +74,12 @@ class PostgresUpkeep:
         if after is not None:
             start = (after.deleted_at, after.ino, after.parent, after.name)
         return [_entry(row) for row in await self._links.call("list_trash", (*start, limit))]
+
+    async def list_trash_back(self, before: TrashPosition | None, limit: int) -> list[TrashEntry]:
+        start: tuple[object, ...] = (_DUSK, 0, 0, b"")
+        if before is not None:
+            start = (before.deleted_at, before.ino, before.parent, before.name)
+        return [_entry(row) for row in await self._links.call("list_trash_back", (*start, limit))]
 
     async def place(self, ino: Ino) -> Place | None:
         parent, name, alive = (await self._links.call("place", (ino,)))[0]

@@ -31,24 +31,31 @@
 --  I8  A slice in `deleted` is referenced by no ref (refs of inodes in the trash count as refs).
 --  I9  A symbolic link has a row in `symlink` of exactly inode.size bytes; nothing else has one.
 --  I10 Inodes with nlink > 0 or a sustained row count, except the root; inodes that only the trash
---      keeps do not. Usage in bytes (sum over counted regular files of size - holes) = sum of bytes
---      over `usage` and `op_result`; usage in inodes = sum of inodes over both.
+--      keeps do not. Usage in bytes (sum over counted regular files of size - holes - borrowed, and
+--      sum over `shared_slice`) = usage.shared + sum of bytes over `usage` and `op_result`; usage in
+--      inodes = sum of inodes over both.
 --  I11 Each live session has its slots in `op_result`; a fenced one has none.
 --  I12 Every value is in the range that the comment of its column states.
 --  I13 Every row of xattr, sustained, trash and removed_link names an inode that exists; every row
 --      of op_result and sustained a session. A directory has no row of removed_link.
 --  I14 An inode in `trash` has nlink = 0 and one row there, and its inode.parent is the `parent` of
 --      that row. No other inode with nlink = 0 has inode.parent <> 0.
---  I15 trash.bytes of a regular file without sustained row is size - holes; of others it is 0.
+--  I15 trash.bytes of a regular file without sustained row is size - holes - borrowed; of
+--      others it is 0.
 --  I16 Every slice id in use (ref, `inline`, `deleted`) is below the counter's `next`; no slice id
 --      lies in two ranges of `slice_range`.
+--  I17 The rows of `snapshot` are the entries of directory 2^52, which is the entry `.snapshots` of
+--      the root. No other entry names an inode below 2^52 in a directory from 2^52 on, or the reverse.
+--  I18 inode.borrowed is the number of bytes that only borrowed refs cover. `shared_slice` has the
+--      slices whose refs are all borrowed, with their sizes; usage.shared is their sum.
 --
 -- SESSIONS, EXPIRY AND FENCING
 --  A mount (or HTTP server) registers a session and sends a heartbeat every 2 s, which sets
 --  `expires_at` 6 s (`wrkfs.lease_time`) ahead by the database's clock.
 --  * Expired means only that other sessions do not wait for the session: its leases are void (the
 --    holder stops using its cache 5 s after its last heartbeat). Its files stay sustained, its
---    changes are accepted, and the next heartbeat extends it. So an outage of the database costs a
+--    changes are accepted, and the next heartbeat extends it. Only a session that needs one of its
+--    advisory locks fences it then. So an outage of the database costs a
 --    session nothing: during the outage no session can fence another one.
 --  * Fenced is final. `fence` does it on request; before expiry it needs force, and a caller that
 --    knows that the process is dead. `reap` does it in two steps: after 90 s without a heartbeat a
@@ -66,7 +73,8 @@
 --
 -- LOCKS
 --  A mutating function locks, in this order: its own slot row, the row `rename` of `counter` (only
---  when a directory moves to another directory), inode rows FOR NO KEY UPDATE in the order of ino.
+--  when a directory moves to another directory), inode rows FOR NO KEY UPDATE in the order of ino,
+--  the row of `usage` (only when shared slices change). Clones first lock all slots (`pause_changes`).
 --  After locking, it checks again what it read before. If that has changed, the function changes
 --  nothing and returns EAGAIN, and the client calls again.
 
@@ -83,6 +91,7 @@ CREATE TABLE volume (
 -- Numbers handed out in ranges by durable commits, and the lock of directory moves.
 CREATE TABLE counter (
     kind            text PRIMARY KEY,   -- 'id': inodes and cookies; 'slice': slices; 'session';
+                                        -- 'snapshot': inodes of snapshots, from 2^52 on;
                                         -- 'rename': its row lock only
     next            bigint NOT NULL     -- first number not yet given
 ) WITH (fillfactor = 50);
@@ -105,8 +114,10 @@ CREATE TABLE inode (
     parent          bigint NOT NULL,    -- directories: parent (root: 1); in the trash, whatever the
                                         -- type: the directory it was removed from; others with one
                                         -- link: the directory of its name, or 0; all else: 0
-    holes           bigint NOT NULL DEFAULT 0   -- files: bytes below size that no ref covers;
+    holes           bigint NOT NULL DEFAULT 0,  -- files: bytes below size that no ref covers;
                                         -- others: 0
+    borrowed        bigint NOT NULL DEFAULT 0   -- files: bytes that only borrowed refs cover, and
+                                        -- that this inode does not count; others: 0
 ) WITH (fillfactor = 70);
 
 -- Directory entries.
@@ -133,12 +144,22 @@ CREATE TABLE slice (
     length          bigint NOT NULL,    -- >= 1; visible bytes; truncate clips it
     checksums       bytea NOT NULL,     -- big-endian crc32c per 128 KiB of the slice; inline: empty
     is_inline       boolean NOT NULL,   -- the bytes stand in `inline`, not in the object store
+    borrowed        boolean NOT NULL DEFAULT false, -- the ref of a clone, which does not count the
+                                        -- bytes; all refs of one slice in one inode agree
     PRIMARY KEY (inode, chunk, ord)
 );
--- For garbage collection, which asks whether an object is still in use.
-CREATE INDEX slice_object ON slice (slice_id) WHERE NOT is_inline;
+-- For all that releases slices, which asks whether another inode still uses them.
+CREATE INDEX slice_object ON slice (slice_id);
+CREATE INDEX slice_borrowed ON slice (slice_id) WHERE borrowed;
 
--- Bytes of slices of at most 64 KiB. A slice of this kind is referenced from one inode only.
+-- Slices whose refs are all borrowed: no inode counts them, so they count here, with their whole size
+-- (functions/1_sharing.sql).
+CREATE TABLE shared_slice (
+    slice_id        bigint PRIMARY KEY,
+    bytes           bigint NOT NULL
+);
+
+-- Bytes of slices of at most 64 KiB.
 CREATE TABLE inline (
     slice_id        bigint PRIMARY KEY,
     data            bytea NOT NULL      -- 1 to 65,536 bytes
@@ -177,8 +198,10 @@ CREATE TABLE session (
     tenure          bigint NOT NULL DEFAULT 0,  -- grows when others took the session's leases away
     run             timestamptz,        -- run of the database (`lease`) that the session knew last;
                                         -- it keeps nothing by lease from an older one
-    process         text CHECK (octet_length(process) <= 120)   -- of a mount: see hosts.py; others on
+    process         text CHECK (octet_length(process) <= 120),  -- of a mount: see hosts.py; others on
                                         -- its host fence it when that process is dead
+    delegates       boolean NOT NULL DEFAULT false, -- takes write delegations
+    alive_since     timestamptz         -- since then the session has not expired; NULL: not known
 ) WITH (fillfactor = 50);
 
 -- Read leases of sessions on directories; rules: functions/1_leases.sql. The row (0, 0) names the
@@ -200,6 +223,63 @@ CREATE UNLOGGED TABLE recall (
     PRIMARY KEY (ino, session_id)
 );
 
+-- Write delegations of sessions on directories; rules: functions/1_delegations.sql. The session also
+-- has a lease on each. Unlike `lease`, the table survives a crash of PostgreSQL, because the session
+-- has changes that it answered and has not sent.
+CREATE TABLE delegation (
+    ino             bigint PRIMARY KEY, -- the directory
+    session_id      bigint NOT NULL
+);
+CREATE INDEX delegation_session ON delegation (session_id);
+
+-- Room that sessions with delegations have reserved: it counts in the quota, and not in the usage.
+CREATE TABLE reservation (
+    session_id      bigint PRIMARY KEY,
+    bytes           bigint NOT NULL,    -- >= 0
+    inodes          bigint NOT NULL     -- >= 0
+) WITH (fillfactor = 50);
+
+-- Files with advisory locks; rules: functions/6_locks.sql. A row stays for some time after its last
+-- lock. UNLOGGED: after a crash of PostgreSQL sessions state their locks again.
+CREATE UNLOGGED TABLE lock_file (
+    ino             bigint PRIMARY KEY,
+    delegate        bigint NOT NULL,    -- session that decides about the locks alone; 0: none
+    last_session    bigint NOT NULL,    -- session of the last call
+    shared_at       timestamptz         -- when calls of two sessions last followed each other
+) WITH (fillfactor = 50);
+CREATE INDEX lock_file_delegate ON lock_file (delegate) WHERE delegate <> 0;
+
+-- Advisory locks. The rows of a delegate mean nothing. Locks of one owner do not overlap.
+CREATE UNLOGGED TABLE file_lock (
+    ino             bigint NOT NULL,
+    space           integer NOT NULL,   -- 0: fcntl, on ranges; 1: flock, on the whole file
+    session_id      bigint NOT NULL,
+    owner           bigint NOT NULL,    -- process or open file in the session: the kernel's number
+    mode            integer NOT NULL,   -- 1: shared; 2: exclusive
+    first           bigint NOT NULL,    -- >= 0; first byte
+    last            bigint NOT NULL,    -- >= first; last byte
+    pid             integer NOT NULL,   -- process that took it; means something on its host only
+    PRIMARY KEY (ino, space, session_id, owner, first)
+);
+CREATE INDEX file_lock_session ON file_lock (session_id);
+
+-- Requests that wait for locks of other owners.
+CREATE UNLOGGED TABLE lock_waiter (
+    session_id      bigint NOT NULL,
+    ticket          bigint NOT NULL,    -- number of the wait in its session
+    ino             bigint NOT NULL,
+    space           integer NOT NULL,   -- this and the next columns as in file_lock
+    owner           bigint NOT NULL,
+    mode            integer NOT NULL,
+    first           bigint NOT NULL,
+    last            bigint NOT NULL,
+    is_process      boolean NOT NULL,   -- the owner is a process: its wait can close a circle
+    since           timestamptz NOT NULL,   -- place in the queue
+    seen_at         timestamptz NOT NULL,   -- when the session last repeated the request
+    PRIMARY KEY (session_id, ticket)
+);
+CREATE INDEX lock_waiter_file ON lock_waiter (ino);
+
 -- Inodes that sessions hold open, even without a name.
 CREATE TABLE sustained (
     ino             bigint NOT NULL,
@@ -215,7 +295,8 @@ CREATE INDEX sustained_session ON sustained (session_id, doomed);
 CREATE TABLE usage (
     one             boolean PRIMARY KEY DEFAULT true CHECK (one),
     bytes           bigint NOT NULL,
-    inodes          bigint NOT NULL
+    inodes          bigint NOT NULL,
+    shared          bigint NOT NULL DEFAULT 0   -- sum of shared_slice.bytes; counts too
 ) WITH (fillfactor = 50);
 
 -- Slices in the object store that no ref uses. Collection deletes their objects when no session can
@@ -267,6 +348,17 @@ CREATE TABLE removed_link (
 );
 CREATE INDEX removed_link_age ON removed_link (deleted_at, ino);
 
+-- Snapshots of trees. Each is a directory entry of `.snapshots` in the root, with a tree of its own below
+-- it (functions/5_clones.sql).
+CREATE TABLE snapshot (
+    name            bytea PRIMARY KEY,
+    ino             bigint NOT NULL,    -- top of the tree
+    path            bytea NOT NULL,     -- of the source, when the snapshot was made
+    created_at      timestamptz NOT NULL,
+    inodes          bigint NOT NULL,    -- of the tree
+    bytes           bigint NOT NULL     -- of its files, less holes
+);
+
 -- The session that does the upkeep of trash and garbage, and until when. It saves the work of the
 -- other sessions; two at the same time do no harm.
 CREATE TABLE upkeep (
@@ -275,7 +367,7 @@ CREATE TABLE upkeep (
     until           timestamptz NOT NULL
 );
 
--- Slots of live sessions: each mutating call uses one. The row lock serialises a repeated call with
+-- Slots of live sessions: each mutating call uses one, and batches of changes use slot 0. The row lock serialises a repeated call with
 -- its first copy. The row shows whether that copy was applied, and its answer. Without the row the
 -- session is fenced. A failed call changes nothing and is not stored.
 CREATE TABLE op_result (

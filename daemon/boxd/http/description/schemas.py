@@ -198,6 +198,76 @@ SCHEMAS: dict[str, Json] = {
         },
         "encoded_path",
     ),
+    "Removed": _object(
+        "A removed file or directory. A `path` or `name` that is not UTF-8 contains U+FFFD, and"
+        " `encoded_path` or `encoded_name` has the percent-encoded bytes.",
+        {
+            "number": {"type": "integer", "minimum": 1},
+            "path": _described(
+                _or_null(TEXT),
+                "The path on the drive before the removal; null: unknown, because a directory above"
+                " it is no longer in the trash.",
+            ),
+            "encoded_path": _ENCODED,
+            "name": TEXT,
+            "encoded_name": _ENCODED,
+            "is_dir": {"type": "boolean"},
+            "is_link": _described(
+                {"type": "boolean"}, "The file had other names when this name was removed."
+            ),
+            "size": COUNT,
+            "deleted": TIME,
+        },
+        "encoded_path",
+        "encoded_name",
+    ),
+    "Trash": _object(
+        "One page of removed files and directories, the newest first.",
+        {
+            "entries": array("Removed"),
+            "next": _described(_or_null(TEXT), "The cursor of the next page; null: the list ends."),
+        },
+    ),
+    "Restored": _object(
+        "The result of a restore. Files are counted once for each name.",
+        {
+            "path": _described(TEXT, "The path of the restored entry."),
+            "encoded_path": _ENCODED,
+            "files": COUNT,
+            "directories": COUNT,
+            "missing": {
+                "type": "array",
+                "items": _object(
+                    "An entry that stays in the trash, and the reason.",
+                    {"path": TEXT, "encoded_path": _ENCODED, "reason": TEXT},
+                    "encoded_path",
+                ),
+                "description": "At most 100 entries.",
+            },
+            "missing_count": _described(COUNT, "The number of entries that stay in the trash."),
+            "earlier_count": _described(
+                COUNT,
+                "The number of further names of restored files that stay in the trash, because they"
+                " were removed earlier than the directory.",
+            ),
+        },
+        "encoded_path",
+    ),
+    "DriveSnapshot": _object(
+        "A read-only copy of a tree of a drive.",
+        {
+            "name": TEXT,
+            "path": _described(TEXT, "The path of the source at that time."),
+            "encoded_path": _ENCODED,
+            "created": TIME,
+            "inodes": COUNT,
+            "bytes": _described(COUNT, "The size of its files, without holes."),
+        },
+        "encoded_path",
+    ),
+    "Copied": _object(
+        "The path of a copy.", {"path": TEXT, "encoded_path": _ENCODED}, "encoded_path"
+    ),
     "Resize": _object(
         "A text frame to a terminal; the service ignores other text frames.",
         {

@@ -11,7 +11,19 @@ from typing import TYPE_CHECKING
 from boxd.http.middleware.cors import Origins
 from boxd.http.middleware.hosts import ServedHosts
 from boxd.http.proxy import proxy
-from boxd.http.routes import boxes, catalogs, health, mcp, reference, surfaces, term, tls_ask, wrk
+from boxd.http.routes import (
+    boxes,
+    catalogs,
+    copies,
+    health,
+    mcp,
+    reference,
+    surfaces,
+    term,
+    tls_ask,
+    trash,
+    wrk,
+)
 from boxd.http.routes import exec as exec_api
 from boxd.http.routes.route import StreamRoute
 
@@ -26,6 +38,8 @@ JSON_ROUTES = (
     *boxes.ROUTES,
     *catalogs.ROUTES,
     *surfaces.ROUTES,
+    *trash.ROUTES,
+    *copies.ROUTES,
     *tls_ask.ROUTES,
     *reference.ROUTES,
 )

@@ -10,10 +10,12 @@ from boxd.mcp.tools import (
     boxes,
     canvases,
     commands,
+    copies,
     delegate,
     drive,
     files,
     secrets,
+    trash,
     workspaces,
 )
 
@@ -28,6 +30,8 @@ TOOLS: tuple[Tool, ...] = (
     *delegate.TOOLS,
     *files.TOOLS,
     *drive.TOOLS,
+    *trash.TOOLS,
+    *copies.TOOLS,
     *workspaces.TOOLS,
     *secrets.TOOLS,
     *canvases.TOOLS,

@@ -194,6 +194,17 @@ def test_it_is_the_same_drive(user: User, key: str) -> None:
     assert (told["mounted"], told["mount"], told["restarts"]) == (True, "by the box itself", 0)
 
 
+def test_removed_files_are_restored_in_the_box(user: User, key: str) -> None:
+    user.ssh("dev", "mkdir /wrk/t; echo one >/wrk/t/f; rm -r /wrk/t")
+    assert user.get(key, "/v1/wrk/t/f")[0] == 404
+    restored = user.ssh("dev", "box-guest trash restore /wrk/t")
+    assert restored == "/wrk/t restored; files: 1, directories: 1"
+    assert user.ssh("other", "cat /wrk/t/f") == "one"
+    assert user.get(key, "/v1/wrk/t/f") == (200, b"one\n")
+    refused = user.ssh("dev", "su nobody -s /bin/sh -c 'box-guest trash ls'", status=1)
+    assert "only root can list and restore removed files" in refused
+
+
 def test_what_was_synced_outlives_its_mount(user: User, key: str) -> None:
     user.ssh("dev", "echo kept >/wrk/kept; sync /wrk/kept")
     before = int(str(info(user)["restarts"]))

@@ -15,7 +15,18 @@ if TYPE_CHECKING:
 
     import pytest
 
-TINY = Size(files=4, entries=4, mib=1, fsyncs=2, tree=4, clone=4, wheels=1)
+TINY = Size(
+    files=4,
+    entries=4,
+    mib=1,
+    fsyncs=2,
+    tree=4,
+    clone=4,
+    wheels=1,
+    project=4,
+    packages=1,
+    transactions=2,
+)
 
 
 def call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *words: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tests.doubles import meta_tree
 from tests.doubles.meta_store import MemoryMeta
 from tests.doubles.meta_volume import MemoryVolume
 from wrkfs.errors import NotFound
@@ -14,6 +15,7 @@ from wrkfs.types import Ino
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from wrkfs.meta.interface.trees import TreeAnswer, TreeRequest
     from wrkfs.types import Attr, Caller, Commit, Dentry, FileMap, SetAttr
 
 
@@ -27,6 +29,8 @@ class Lessor(MemoryMeta):
         self.leases: set[Ino] = set()
         self.sustained: list[list[Ino]] = []
         """Inodes of each call of `sustain`."""
+        self.trees: list[TreeRequest] = []
+        """Requests of `read_tree`."""
         self._on_recall: Callable[[Sequence[Ino]], None] = lambda _: None
 
     @property
@@ -75,6 +79,12 @@ class Lessor(MemoryMeta):
     async def entries(self, ino: Ino, after: int, limit: int) -> tuple[list[Dentry], bool]:
         found = await super().readdir(ino, after, limit)
         return [replace(one, attr=self._placed(one.attr)) for one in found], True
+
+    async def read_tree(self, request: TreeRequest) -> TreeAnswer:
+        self.trees.append(request)
+        answer = meta_tree.read_tree(self._volume, request, self._placed)
+        self.leases.update(answer.leased)
+        return answer
 
     async def file_map(self, ino: Ino) -> FileMap:
         found = await super().file_map(ino)

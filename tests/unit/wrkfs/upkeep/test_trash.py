@@ -195,3 +195,47 @@ async def test_long_work_tells_how_far_it_is(
     assert await trash.empty(fs, progress=told.append) == 6
     assert told == [2, 4, 6]
     assert await trash.tidy(fs, progress=told.append) == 0
+
+
+async def newest(fs: Filesystem, limit: int, below: bytes = b"") -> list[bytes | None]:
+    """Read all pages of the trash, the newest entry first; return the paths."""
+    paths: list[bytes | None] = []
+    position = None
+    while True:
+        page = await trash.newest(fs, position, limit, below=below)
+        assert len(page.entries) <= limit
+        paths += [removed.path for removed in page.entries]
+        position = page.next
+        if position is None:
+            return paths
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 100])
+async def test_pages_list_the_newest_entry_first(fs: Filesystem, limit: int) -> None:
+    for path in (b"a/f", b"a/b/g", b"ab"):
+        await write(fs, path, b"1")
+        await remove(fs, path)
+    await remove(fs, b"a")
+    assert await newest(fs, limit) == (await listed(fs))[::-1]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 100])
+async def test_pages_below_a_path_have_no_other_entries(fs: Filesystem, limit: int) -> None:
+    for path in (b"a/f", b"a/b/g", b"ab", b"c"):
+        await write(fs, path, b"1")
+        await remove(fs, path)
+    assert await newest(fs, limit, b"a") == [b"a/b/g", b"a/f"]
+    assert await newest(fs, limit, b"a/b/g") == [b"a/b/g"]
+    assert await newest(fs, limit, b"missing") == []
+
+
+async def test_a_page_examines_a_bounded_number_of_entries(
+    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trash, "SCAN", 3)
+    for number in range(7):
+        await write(fs, b"%d" % number, b"1")
+        await remove(fs, b"%d" % number)
+    first = await trash.newest(fs, None, 1, below=b"0")
+    assert (first.entries, first.next is None) == ([], False)
+    assert await newest(fs, 1, b"0") == [b"0"]

@@ -5,7 +5,8 @@
 -- because exception blocks are subtransactions. Values are Linux errno numbers. 11 (EAGAIN) means that
 -- a row changed between reading and locking: nothing was done, call again. -1 means that the session
 -- is fenced. -2 means that a recall of leases is in progress (1_leases.sql): nothing was done, call
--- again soon.
+-- again soon. -3 means that a write delegation of another session covers the answer
+-- (1_delegations.sql).
 --
 -- Every mutating function begins with (session, epoch, slot, seq): see op_begin. It either does
 -- everything, or changes nothing but times. It detects all errors before the first change.
@@ -31,7 +32,8 @@ CREATE TABLE wrkfs.release (digest text NOT NULL);
 CREATE TYPE wrkfs.reply AS (
     errno integer, flag boolean,
     ino bigint, mode integer, nlink integer, uid bigint, gid bigint, rdev bigint, size bigint,
-    atime bigint, mtime bigint, ctime bigint, version bigint, parent bigint, holes bigint
+    atime bigint, mtime bigint, ctime bigint, version bigint, parent bigint, holes bigint,
+    borrowed bigint
 );
 
 -- A reply with the file's refs, oldest first (NULL: none). ref_inline is NULL for objects.
@@ -39,6 +41,7 @@ CREATE TYPE wrkfs.map_reply AS (
     errno integer, flag boolean,
     ino bigint, mode integer, nlink integer, uid bigint, gid bigint, rdev bigint, size bigint,
     atime bigint, mtime bigint, ctime bigint, version bigint, parent bigint, holes bigint,
+    borrowed bigint,
     ref_pos bigint[], ref_slice bigint[], ref_size bigint[], ref_off bigint[], ref_length bigint[],
     ref_checksums bytea[], ref_inline bytea[]
 );
@@ -48,7 +51,7 @@ CREATE TYPE wrkfs.entry_reply AS (
     errno integer, cookie bigint, name bytea,
     ino bigint, mode integer, nlink integer, uid bigint, gid bigint, rdev bigint, size bigint,
     atime bigint, mtime bigint, ctime bigint, version bigint, parent bigint, holes bigint,
-    settled boolean
+    borrowed bigint, settled boolean
 );
 
 -- Bytes and inodes that a change returned to the volume.
@@ -159,7 +162,7 @@ CREATE FUNCTION wrkfs.statfs(
 ) LANGUAGE plpgsql STABLE AS $$
 BEGIN
     SELECT v.bytes_limit, v.inodes_limit INTO bytes_limit, inodes_limit FROM volume v;
-    SELECT u.bytes, u.inodes INTO bytes_used, inodes_used FROM usage u;
+    SELECT u.bytes + u.shared, u.inodes INTO bytes_used, inodes_used FROM usage u;
     SELECT bytes_used + coalesce(sum(o.bytes), 0), inodes_used + coalesce(sum(o.inodes), 0)
     INTO bytes_used, inodes_used FROM op_result o;
 END $$;
@@ -174,6 +177,9 @@ BEGIN
     PERFORM 1 FROM volume v WHERE v.bytes_limit IS NOT NULL OR v.inodes_limit IS NOT NULL;
     IF NOT FOUND THEN RETURN false; END IF;
     SELECT * INTO v_use FROM wrkfs.statfs();
+    SELECT v_use.bytes_used + coalesce(sum(r.bytes), 0),
+        v_use.inodes_used + coalesce(sum(r.inodes), 0)
+    INTO v_use.bytes_used, v_use.inodes_used FROM reservation r;
     RETURN (a_bytes > 0 AND v_use.bytes_used + a_bytes > v_use.bytes_limit) IS TRUE
         OR (a_inodes > 0 AND v_use.inodes_used + a_inodes > v_use.inodes_limit) IS TRUE;
 END $$;
@@ -197,43 +203,28 @@ LANGUAGE sql IMMUTABLE AS $$
     SELECT a_mode & ~(CASE WHEN a_mode & 8 <> 0 THEN 3072 ELSE 2048 END)
 $$;
 
--- Releases slices that lost refs of one inode. A slice that crosses a chunk boundary may still have a
--- ref in a neighbouring chunk; any other slice had only one ref. Inline bytes are deleted at once,
--- objects wait in `deleted`.
-CREATE FUNCTION wrkfs.drop_slices(
-    a_ino bigint, a_ids bigint[], a_sizes bigint[], a_starts bigint[], a_inline boolean[]
-) RETURNS void LANGUAGE plpgsql AS $$
+-- Releases slices that lost refs. One that still has refs, of the same inode in a neighbouring chunk or
+-- of other inodes (1_sharing.sql), stays. Inline bytes are deleted at once, objects wait in `deleted`.
+CREATE FUNCTION wrkfs.drop_slices(a_ids bigint[], a_sizes bigint[], a_inline boolean[])
+RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    v_ids bigint[];
+    v_shared bigint[];
+    v_unused bigint[];
 BEGIN
-    -- The usual case, a rewritten page: one slice in one chunk.
-    IF cardinality(a_ids) = 1
-        AND a_starts[1] >> 26 = (a_starts[1] + a_sizes[1] - 1) >> 26 THEN
-        IF a_inline[1] THEN
-            DELETE FROM inline n WHERE n.slice_id = a_ids[1];
-        ELSE
-            INSERT INTO deleted (slice_id, size) VALUES (a_ids[1], a_sizes[1])
-            ON CONFLICT DO NOTHING;
-        END IF;
-        RETURN;
-    END IF;
+    SELECT array_agg(g.id) INTO v_shared FROM unnest(a_ids) AS g (id)
+    WHERE EXISTS (SELECT 1 FROM slice s WHERE s.slice_id = g.id)
+        OR EXISTS (SELECT 1 FROM shared_slice h WHERE h.slice_id = g.id);
+    IF v_shared IS NOT NULL THEN v_unused := wrkfs.settle_shared(v_shared); END IF;
     IF true = ANY (a_inline) THEN
-        SELECT array_agg(g.id) INTO v_ids FROM unnest(a_ids, a_starts, a_sizes, a_inline)
-            AS g (id, start, size, is_inline)
-        WHERE g.is_inline AND NOT (
-            g.start >> 26 <> (g.start + g.size - 1) >> 26
-            AND EXISTS (SELECT 1 FROM slice s WHERE s.inode = a_ino AND s.slice_id = g.id
-                        AND s.chunk BETWEEN g.start >> 26 AND (g.start + g.size - 1) >> 26));
-        DELETE FROM inline n WHERE n.slice_id = ANY (v_ids);
+        DELETE FROM inline n WHERE n.slice_id = ANY (a_ids)
+            AND (v_shared IS NULL OR n.slice_id <> ALL (v_shared) OR n.slice_id = ANY (v_unused));
     END IF;
     IF false = ANY (a_inline) THEN
         INSERT INTO deleted (slice_id, size)
-        SELECT DISTINCT g.id, g.size FROM unnest(a_ids, a_starts, a_sizes, a_inline)
-            AS g (id, start, size, is_inline)
-        WHERE NOT g.is_inline AND NOT (
-            g.start >> 26 <> (g.start + g.size - 1) >> 26
-            AND EXISTS (SELECT 1 FROM slice s WHERE s.inode = a_ino AND s.slice_id = g.id
-                        AND s.chunk BETWEEN g.start >> 26 AND (g.start + g.size - 1) >> 26))
+        SELECT DISTINCT g.id, g.size FROM unnest(a_ids, a_sizes, a_inline)
+            AS g (id, size, is_inline)
+        WHERE NOT g.is_inline
+            AND (v_shared IS NULL OR g.id <> ALL (v_shared) OR g.id = ANY (v_unused))
         ON CONFLICT DO NOTHING;
     END IF;
 END $$;
@@ -243,26 +234,28 @@ CREATE FUNCTION wrkfs.free_inodes(a_inos bigint[]) RETURNS wrkfs.freed LANGUAGE 
 DECLARE
     r wrkfs.freed;
     v_links bigint;
-    v_inline bigint[];
+    v_has_refs boolean;
+    v_ids bigint[];
+    v_sizes bigint[];
+    v_inline boolean[];
 BEGIN
-    WITH gone AS (DELETE FROM inode i WHERE i.ino = ANY (a_inos) RETURNING i.mode, i.size - i.holes AS size)
-    SELECT coalesce(sum(g.size) FILTER (WHERE g.mode >> 12 = 8), 0), count(*),
-        count(*) FILTER (WHERE g.mode >> 12 = 10)
-    INTO r.bytes, r.inodes, v_links FROM gone g;
+    WITH gone AS (
+        DELETE FROM inode i WHERE i.ino = ANY (a_inos)
+        RETURNING i.mode, i.size - i.holes AS size, i.borrowed
+    )
+    SELECT coalesce(sum(g.size - g.borrowed) FILTER (WHERE g.mode >> 12 = 8), 0), count(*),
+        count(*) FILTER (WHERE g.mode >> 12 = 10),
+        coalesce(bool_or(g.mode >> 12 = 8 AND g.size > 0), false)
+    INTO r.bytes, r.inodes, v_links, v_has_refs FROM gone g;
     -- Files without bytes have no refs.
-    IF r.bytes > 0 THEN
+    IF v_has_refs THEN
         WITH gone AS (
             DELETE FROM slice s WHERE s.inode = ANY (a_inos)
             RETURNING s.slice_id, s.size, s.is_inline
-        ), waiting AS (
-            INSERT INTO deleted (slice_id, size)
-            SELECT DISTINCT g.slice_id, g.size FROM gone g WHERE NOT g.is_inline
-            ON CONFLICT DO NOTHING
         )
-        SELECT array_agg(g.slice_id) INTO v_inline FROM gone g WHERE g.is_inline;
-        IF v_inline IS NOT NULL THEN
-            DELETE FROM inline n WHERE n.slice_id = ANY (v_inline);
-        END IF;
+        SELECT array_agg(g.slice_id), array_agg(g.size), array_agg(g.is_inline)
+        INTO v_ids, v_sizes, v_inline FROM gone g;
+        IF v_ids IS NOT NULL THEN PERFORM wrkfs.drop_slices(v_ids, v_sizes, v_inline); END IF;
     END IF;
     IF v_links > 0 THEN
         DELETE FROM symlink l WHERE l.ino = ANY (a_inos);
@@ -311,27 +304,31 @@ DECLARE
     v record;
     v_open boolean;
 BEGIN
-    SELECT i.nlink, i.mode, i.size, i.size - i.holes AS held, i.ctime INTO v
+    SELECT i.nlink, i.mode, i.size - i.holes - i.borrowed AS held INTO v
     FROM inode i WHERE i.ino = a_ino;
     IF v.nlink > 1 THEN
         -- The remaining name is not looked up: from here on no session caches the inode.
         UPDATE inode i SET nlink = i.nlink - 1, ctime = a_now, parent = 0 WHERE i.ino = a_ino;
         INSERT INTO removed_link AS l (ino, parent, name, deleted_at, dir_mtime)
         SELECT a_ino, a_parent, a_name, wrkfs.moment(a_now), a_before FROM volume one
-        WHERE one.trash_seconds > 0
+        WHERE one.trash_seconds > 0 AND NOT wrkfs.is_read_only(a_ino)
         ON CONFLICT (ino, parent, name) DO UPDATE
         SET deleted_at = excluded.deleted_at, dir_mtime = excluded.dir_mtime;
         RETURN r;
     END IF;
     PERFORM 1 FROM sustained s WHERE s.ino = a_ino;
     v_open := FOUND;
-    IF wrkfs.has_trash() THEN
+    IF wrkfs.has_trash() AND NOT wrkfs.is_read_only(a_ino) THEN
         UPDATE inode i SET nlink = 0, ctime = a_now, parent = a_parent WHERE i.ino = a_ino;
         IF NOT v_open THEN
             r := (CASE WHEN v.mode >> 12 = 8 THEN v.held ELSE 0 END, 1);
+            IF r.bytes > 0 THEN PERFORM wrkfs.hand_over(ARRAY[a_ino]); END IF;
         END IF;
         INSERT INTO trash (parent, name, ino, bytes, deleted_at, dir_mtime)
-        VALUES (a_parent, a_name, a_ino, r.bytes, wrkfs.moment(a_now), a_before);
+        SELECT a_parent, a_name, a_ino,
+            CASE WHEN v_open OR i.mode >> 12 <> 8 THEN 0 ELSE i.size - i.holes - i.borrowed END,
+            wrkfs.moment(a_now), a_before
+        FROM inode i WHERE i.ino = a_ino;
         RETURN r;
     END IF;
     IF NOT v_open THEN RETURN wrkfs.free_inodes(ARRAY[a_ino]); END IF;
@@ -361,15 +358,16 @@ DECLARE
     v_bytes bigint;
     v_inodes bigint;
 BEGIN
-    WITH kept AS (
-        UPDATE trash t SET bytes = CASE WHEN i.mode >> 12 = 8 THEN i.size - i.holes ELSE 0 END
-        FROM inode i
-        WHERE i.ino = ANY (a_inos) AND i.parent <> 0 AND t.parent = i.parent AND t.ino = i.ino
-        RETURNING t.ino, t.bytes
-    )
-    SELECT array_agg(k.ino), coalesce(sum(k.bytes), 0), count(*)
-    INTO v_kept, v_bytes, v_inodes FROM kept k;
+    SELECT array_agg(i.ino), count(*),
+        coalesce(sum(i.size - i.holes - i.borrowed) FILTER (WHERE i.mode >> 12 = 8), 0)
+    INTO v_kept, v_inodes, v_bytes FROM inode i
+    WHERE i.ino = ANY (a_inos) AND i.parent <> 0
+        AND EXISTS (SELECT 1 FROM trash t WHERE t.parent = i.parent AND t.ino = i.ino);
     IF v_inodes = 0 THEN RETURN wrkfs.free_inodes(a_inos); END IF;
+    PERFORM wrkfs.hand_over(v_kept);
+    UPDATE trash t
+    SET bytes = CASE WHEN i.mode >> 12 = 8 THEN i.size - i.holes - i.borrowed ELSE 0 END
+    FROM inode i WHERE i.ino = ANY (v_kept) AND t.parent = i.parent AND t.ino = i.ino;
     r := wrkfs.free_inodes(
         ARRAY(SELECT g.ino FROM unnest(a_inos) AS g (ino) EXCEPT SELECT unnest(v_kept)));
     r.bytes := r.bytes + v_bytes;

@@ -123,7 +123,11 @@ BEGIN
     WHERE l.ino = ANY (a_inos) AND l.session_id <> a_session AND l.ino > 0;
     WITH expired AS (
         SELECT s.session_id FROM session s WHERE s.session_id = ANY (v_holders)
-            AND s.expires_at < v_now FOR NO KEY UPDATE SKIP LOCKED
+            AND s.expires_at < v_now
+            -- `fence_holders` ends a session with delegations.
+            AND NOT EXISTS (SELECT 1 FROM delegation d
+                WHERE d.ino = ANY (a_inos) AND d.session_id = s.session_id)
+        FOR NO KEY UPDATE SKIP LOCKED
     ), ended AS (
         UPDATE session s SET tenure = s.tenure + 1 FROM expired e
         WHERE s.session_id = e.session_id AND s.expires_at < v_now RETURNING s.session_id

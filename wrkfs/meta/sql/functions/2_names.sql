@@ -1,11 +1,28 @@
 -- Names: lookup, creation and removal of entries. 3_rename.sql renames.
 
--- Returns the attributes of a name.
+-- Returns the directory whose delegation to another session covers the answer to a lookup, or 0: the
+-- directory itself, or the directory that has the name.
+CREATE FUNCTION wrkfs.held_elsewhere(a_parent bigint, a_name bytea) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_held bigint;
+BEGIN
+    SELECT d.ino INTO v_held FROM delegation d
+    WHERE d.session_id <> wrkfs.me() AND (d.ino = a_parent OR d.ino =
+        (SELECT e.ino FROM dentry e WHERE e.parent = a_parent AND e.name = a_name))
+    LIMIT 1;
+    RETURN coalesce(v_held, 0);
+END $$;
+
+-- Returns the attributes of a name. errno -3: a delegation of another session covers them (as for all
+-- reading functions), and ino is its directory.
 CREATE FUNCTION wrkfs.lookup(a_parent bigint, a_name bytea) RETURNS wrkfs.reply
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     r wrkfs.reply;
 BEGIN
+    r.ino := wrkfs.held_elsewhere(a_parent, a_name);
+    IF r.ino <> 0 THEN r.errno := -3; RETURN r; END IF;
     SELECT 0, false, i.* INTO r FROM dentry d JOIN inode i ON i.ino = d.ino
     WHERE d.parent = a_parent AND d.name = a_name;
     IF NOT FOUND THEN r.errno := wrkfs.why_not(a_parent); END IF;
@@ -17,6 +34,7 @@ CREATE FUNCTION wrkfs.find(a_parent bigint, a_name bytea) RETURNS wrkfs.reply
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     r wrkfs.reply;
+    v_held bigint;
 BEGIN
     -- One statement, so that one snapshot has the entry and shows whether it is settled.
     SELECT CASE WHEN i.ino IS NULL THEN 2 ELSE 0 END,
@@ -26,10 +44,17 @@ BEGIN
         LEFT JOIN inode i ON i.ino = d.ino
     WHERE p.ino = a_parent AND p.mode >> 12 = 4;
     IF NOT FOUND THEN r.errno := wrkfs.why_not(a_parent); r.flag := false; END IF;
+    v_held := wrkfs.held_elsewhere(a_parent, a_name);
+    IF v_held <> 0 THEN
+        r := NULL;
+        r.errno := -3;
+        r.ino := v_held;
+    END IF;
     RETURN r;
 END $$;
 
--- Returns entries with a cookie beyond a_after, in the order of cookies.
+-- Returns entries with a cookie beyond a_after, in the order of cookies. `.snapshots` is not listed, so
+-- that no walk of the drive visits every file once per snapshot.
 CREATE FUNCTION wrkfs.readdir(a_ino bigint, a_after bigint, a_limit integer)
 RETURNS SETOF wrkfs.entry_reply LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -44,9 +69,22 @@ BEGIN
         RETURN NEXT r;
         RETURN;
     END IF;
+    -- A delegation of the directory, or of directories in it, whose attributes are part of the answer.
+    FOR r.ino IN
+        SELECT d.ino FROM delegation d WHERE d.ino = a_ino AND d.session_id <> wrkfs.me()
+        UNION ALL
+        SELECT g.ino FROM (SELECT e.ino FROM dentry e WHERE e.parent = a_ino
+            AND e.cookie > a_after ORDER BY e.cookie LIMIT a_limit) e
+        JOIN delegation g ON g.ino = e.ino AND g.session_id <> wrkfs.me()
+    LOOP
+        r.errno := -3;
+        RETURN NEXT r;
+    END LOOP;
+    IF r.errno = -3 THEN RETURN; END IF;
     RETURN QUERY SELECT 0, d.cookie, d.name, i.*, v_settled AND wrkfs.settled(i.xmax)
         FROM dentry d JOIN inode i ON i.ino = d.ino
-        WHERE d.parent = a_ino AND d.cookie > a_after ORDER BY d.cookie LIMIT a_limit;
+        WHERE d.parent = a_ino AND d.cookie > a_after AND d.ino <> wrkfs.snapshots_ino()
+        ORDER BY d.cookie LIMIT a_limit;
 END $$;
 
 -- Creates an inode and its name for a call that op_begin admitted, and holds it open on request: the
@@ -63,6 +101,11 @@ DECLARE
     v_mode integer;
     v_gid bigint;
 BEGIN
+    IF wrkfs.is_read_only(a_parent) THEN
+        SELECT d.ino INTO r.ino FROM dentry d WHERE d.parent = a_parent AND d.name = a_name;
+        r.errno := CASE WHEN FOUND THEN 17 ELSE 30 END;
+        RETURN r;
+    END IF;
     -- From here on concurrent creations in this directory wait for each other. If the name exists, the
     -- call locks nothing: `create` may lock the inode of the name, in the order of ino.
     SELECT i.mode, i.gid INTO v_mode, v_gid FROM inode i
@@ -129,6 +172,7 @@ BEGIN
     IF a_durable THEN v_setting := set_config('synchronous_commit', 'on', true); END IF;
     v_state := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat_map(v_state, a_session, a_slot); END IF;
+    IF wrkfs.is_foreign(a_session, ARRAY[a_parent]) THEN r.errno := -2; RETURN r; END IF;
     r := wrkfs.add_node(a_session, a_slot, a_seq, a_parent, a_name, a_ino, a_mode, a_uid, a_gid,
         0, 0, true);
     IF r.errno <> 17 OR a_exclusive THEN RETURN r; END IF;
@@ -153,6 +197,11 @@ DECLARE
     v_state integer := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
 BEGIN
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
+    IF wrkfs.is_foreign(a_session, ARRAY[a_parent])
+        OR a_mode >> 12 = 4 AND wrkfs.is_copying(a_session) THEN
+        r.errno := -2;
+        RETURN r;
+    END IF;
     r := wrkfs.add_node(a_session, a_slot, a_seq, a_parent, a_name, a_ino, a_mode, a_uid, a_gid,
         a_rdev, coalesce(octet_length(a_target), 0), false);
     IF r.errno <> 0 THEN RETURN r; END IF;
@@ -164,6 +213,11 @@ BEGIN
         SELECT a_ino, a_session, clock_timestamp(), a_seq FROM session s
         WHERE s.session_id = a_session AND s.channel IS NOT NULL
             AND s.expires_at > clock_timestamp();
+        IF FOUND THEN
+            INSERT INTO delegation (ino, session_id)
+            SELECT a_ino, a_session FROM session s
+            WHERE s.session_id = a_session AND s.delegates;
+        END IF;
     END IF;
     RETURN r;
 END $$;
@@ -182,6 +236,9 @@ DECLARE
     v_home bigint;
 BEGIN
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
+    IF wrkfs.is_foreign(a_session, ARRAY[a_parent, a_ino]) THEN r.errno := -2; RETURN r; END IF;
+    IF wrkfs.is_read_only(a_parent) THEN r.errno := 30; RETURN r; END IF;
+    IF wrkfs.is_read_only(a_ino) THEN r.errno := 18; RETURN r; END IF;
     PERFORM wrkfs.lock_inodes(ARRAY[a_parent, a_ino]);
     PERFORM 1 FROM inode i WHERE i.ino = a_parent AND i.mode >> 12 = 4 AND i.nlink > 0;
     IF NOT FOUND THEN r.errno := wrkfs.why_not(a_parent); RETURN r; END IF;
@@ -219,13 +276,16 @@ DECLARE
     v_before bigint;
 BEGIN
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
+    IF wrkfs.is_foreign(a_session, ARRAY[a_parent]) THEN r.errno := -2; RETURN r; END IF;
     -- The contents of a detached directory (nlink 0) are no longer reachable by name.
     SELECT d.ino, i.mode >> 12 = 4 INTO v_ino, v_is_dir
     FROM dentry d JOIN inode i ON i.ino = d.ino JOIN inode p ON p.ino = d.parent AND p.nlink > 0
     WHERE d.parent = a_parent AND d.name = a_name;
     IF NOT FOUND THEN r.errno := wrkfs.why_not(a_parent); RETURN r; END IF;
+    IF wrkfs.is_read_only(v_ino) THEN r.errno := 30; RETURN r; END IF;
     IF v_is_dir AND a_kind = 'file' THEN r.errno := 21; RETURN r; END IF;
     IF a_kind = 'empty' AND NOT v_is_dir THEN r.errno := 20; RETURN r; END IF;
+    IF v_is_dir AND wrkfs.is_foreign(a_session, ARRAY[v_ino]) THEN r.errno := -2; RETURN r; END IF;
     PERFORM wrkfs.lock_inodes(ARRAY[a_parent, v_ino]);
     IF a_if_ino IS NOT NULL THEN
         -- Commits lock the inode too, so the compared version is the removed one.
@@ -250,24 +310,12 @@ BEGIN
     UPDATE inode i SET mtime = v_now, ctime = v_now, nlink = i.nlink - v_is_dir::integer
     FROM (SELECT o.mtime FROM inode o WHERE o.ino = a_parent) o
     WHERE i.ino = a_parent RETURNING o.mtime INTO v_before;
-    IF v_is_dir THEN
-        -- The caller drops its cache of the directory. If another session has just taken a lease,
-        -- the purge of the tree recalls it.
-        DELETE FROM lease l WHERE l.ino = v_ino AND l.session_id = a_session;
-    END IF;
-    IF a_kind = 'tree' AND v_is_dir THEN
-        UPDATE inode i SET nlink = 0, ctime = v_now,
-            parent = CASE WHEN v.trash_seconds > 0 THEN a_parent ELSE 0 END
-        FROM volume v WHERE i.ino = v_ino;
-        INSERT INTO trash (parent, name, ino, bytes, deleted_at, dir_mtime)
-        SELECT a_parent, a_name, v_ino, 0, wrkfs.moment(v_now), v_before FROM volume v
-        WHERE v.trash_seconds > 0;
-        INSERT INTO sustained (ino, session_id, doomed) VALUES (v_ino, a_session, true);
-        v_freed := (0, 0);
-    ELSIF v_is_dir THEN
-        v_freed := wrkfs.drop_directory(v_ino, a_parent, a_name, v_now, v_before);
+    IF a_kind = 'tree' OR NOT v_is_dir THEN
+        v_freed := wrkfs.detach(a_session, a_parent, a_name, v_ino, v_is_dir, v_now, v_before);
     ELSE
-        v_freed := wrkfs.drop_link(v_ino, a_parent, a_name, v_now, v_before);
+        -- As in `detach`.
+        DELETE FROM lease l WHERE l.ino = v_ino AND l.session_id = a_session;
+        v_freed := wrkfs.drop_directory(v_ino, a_parent, a_name, v_now, v_before);
     END IF;
     r.errno := 0;
     r.ino := v_ino;
@@ -276,6 +324,32 @@ BEGIN
     PERFORM wrkfs.op_end(
         a_session, a_slot, a_seq, 0, r.flag, -v_freed.bytes, -v_freed.inodes);
     RETURN r;
+END $$;
+
+-- Takes a tree or a file from its name, which the caller has deleted. A directory is sustained as doomed,
+-- and `purge` removes it. The caller has locked the inode. a_now and a_before are those of `drop_link`.
+CREATE FUNCTION wrkfs.detach(
+    a_session bigint, a_parent bigint, a_name bytea, a_ino bigint, a_is_dir boolean, a_now bigint,
+    a_before bigint
+) RETURNS wrkfs.freed LANGUAGE plpgsql AS $$
+DECLARE
+    v_keeps boolean;
+BEGIN
+    IF NOT a_is_dir THEN
+        RETURN wrkfs.drop_link(a_ino, a_parent, a_name, a_now, a_before);
+    END IF;
+    v_keeps := wrkfs.has_trash() AND NOT wrkfs.is_read_only(a_ino);
+    -- The caller drops its cache of the directory. If another session has just taken a lease, the
+    -- purge of the tree recalls it.
+    DELETE FROM lease l WHERE l.ino = a_ino AND l.session_id = a_session;
+    UPDATE inode i SET nlink = 0, ctime = a_now, parent = CASE WHEN v_keeps THEN a_parent ELSE 0 END
+    WHERE i.ino = a_ino;
+    IF v_keeps THEN
+        INSERT INTO trash (parent, name, ino, bytes, deleted_at, dir_mtime)
+        VALUES (a_parent, a_name, a_ino, 0, wrkfs.moment(a_now), a_before);
+    END IF;
+    INSERT INTO sustained (ino, session_id, doomed) VALUES (a_ino, a_session, true);
+    RETURN (0::bigint, 0::bigint);
 END $$;
 
 -- Processes the names up to cookie a_last in doomed directory a_dir, whose inodes are locked.
@@ -290,7 +364,8 @@ DECLARE
     v_linked bigint[];
     v_bytes bigint;
     v_inodes bigint;
-    v_keeps boolean := wrkfs.has_trash();
+    v_keeps boolean := wrkfs.has_trash() AND NOT wrkfs.is_read_only(a_dir);
+    v_handed bigint[];
 BEGIN
     PERFORM wrkfs.doom_children(a_owner, a_dir, a_last);
     SELECT array_agg(i.ino) FILTER (WHERE i.nlink <= n.names AND NOT v_keeps
@@ -324,15 +399,20 @@ BEGIN
               WHERE d.parent = a_dir AND d.cookie <= a_last GROUP BY d.ino) n
         WHERE i.ino = n.ino AND i.mode >> 12 <> 4
         RETURNING i.ino, n.name, i.parent,
-            CASE WHEN i.mode >> 12 = 8 THEN i.size - i.holes ELSE 0 END AS bytes,
+            CASE WHEN i.mode >> 12 = 8 THEN i.size - i.holes - i.borrowed ELSE 0 END AS bytes,
             EXISTS (SELECT 1 FROM sustained s WHERE s.ino = i.ino) AS open
     ), kept AS (
         INSERT INTO trash (parent, name, ino, bytes, deleted_at)
         SELECT a_dir, c.name, c.ino, CASE WHEN c.open THEN 0 ELSE c.bytes END, clock_timestamp()
         FROM cut c WHERE c.parent = a_dir
     )
-    SELECT coalesce(sum(c.bytes), 0), count(*) INTO v_bytes, v_inodes
-    FROM cut c WHERE c.parent = a_dir AND NOT c.open;
+    SELECT coalesce(sum(c.bytes), 0), count(*), array_agg(c.ino) FILTER (WHERE c.bytes > 0)
+    INTO v_bytes, v_inodes, v_handed FROM cut c WHERE c.parent = a_dir AND NOT c.open;
+    IF v_handed IS NOT NULL AND wrkfs.lent(v_handed) IS NOT NULL THEN
+        PERFORM wrkfs.hand_over(v_handed);
+        UPDATE trash t SET bytes = i.size - i.holes - i.borrowed FROM inode i
+        WHERE i.ino = ANY (v_handed) AND t.parent = a_dir AND t.ino = i.ino;
+    END IF;
     r.bytes := r.bytes + v_bytes;
     r.inodes := r.inodes + v_inodes;
     RETURN r;
@@ -344,7 +424,8 @@ LANGUAGE plpgsql AS $$
 BEGIN
     WITH doomed AS (
         UPDATE inode i SET nlink = 0,
-            parent = CASE WHEN v.trash_seconds > 0 THEN a_dir ELSE 0 END
+            parent = CASE WHEN v.trash_seconds > 0 AND NOT wrkfs.is_read_only(a_dir)
+                THEN a_dir ELSE 0 END
         FROM dentry d, volume v
         WHERE d.parent = a_dir AND d.cookie <= a_last AND i.ino = d.ino AND i.mode >> 12 = 4
         RETURNING i.ino, i.parent, d.name
@@ -406,7 +487,7 @@ BEGIN
         PERFORM wrkfs.lock_inodes(v_inos);
         -- Only a session that works inside the tree has a lease on it, and that may be this session. The
         -- work so far stays.
-        IF wrkfs.recalls(0, ARRAY[v_dir]) THEN
+        IF wrkfs.recalls(0, ARRAY[v_dir]) OR wrkfs.is_foreign(0, v_inos) THEN
             EXIT WHEN v_left < a_limit;
             r.errno := -2;
             RETURN r;
@@ -435,5 +516,7 @@ BEGIN
     SELECT 0, false, i.parent INTO r.errno, r.flag, r.ino FROM inode i
     WHERE i.ino = a_ino AND i.mode >> 12 = 4 AND i.nlink > 0;
     IF NOT FOUND THEN r.errno := wrkfs.why_not(a_ino); END IF;
+    PERFORM 1 FROM delegation d WHERE d.ino = a_ino AND d.session_id <> wrkfs.me();
+    IF FOUND THEN r.errno := -3; r.ino := a_ino; END IF;
     RETURN r;
 END $$;

@@ -48,6 +48,10 @@ DECLARE
     v_now bigint;
 BEGIN
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
+    IF wrkfs.is_foreign(a_session, ARRAY[a_parent, a_new_parent]) THEN
+        r.errno := -2;
+        RETURN r;
+    END IF;
     SELECT d.ino, i.mode >> 12 = 4 INTO v_ino, v_dir
     FROM dentry d JOIN inode i ON i.ino = d.ino JOIN inode p ON p.ino = d.parent AND p.nlink > 0
     WHERE d.parent = a_parent AND d.name = a_name;
@@ -55,6 +59,14 @@ BEGIN
     SELECT d.ino, i.mode >> 12 = 4 INTO v_target, v_target_dir
     FROM dentry d JOIN inode i ON i.ino = d.ino
     WHERE d.parent = a_new_parent AND d.name = a_new_name;
+    IF (v_dir OR v_target_dir) AND wrkfs.is_foreign(a_session, ARRAY[v_ino, v_target]) THEN
+        r.errno := -2;
+        RETURN r;
+    END IF;
+    IF wrkfs.is_read_only(greatest(a_new_parent, v_ino, v_target)) THEN
+        r.errno := 30;
+        RETURN r;
+    END IF;
     IF v_across AND (v_dir OR (a_flags = 2 AND v_target_dir)) THEN
         PERFORM 1 FROM counter c WHERE c.kind = 'rename' FOR NO KEY UPDATE;
     END IF;
@@ -166,7 +178,9 @@ BEGIN
     PERFORM set_config('synchronous_commit', 'on', true);
     v_state := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
+    IF wrkfs.is_foreign(a_session, ARRAY[a_parent]) THEN r.errno := -2; RETURN r; END IF;
     SELECT d.ino INTO v_target FROM dentry d WHERE d.parent = a_parent AND d.name = a_name;
+    IF wrkfs.is_read_only(greatest(a_parent, v_target)) THEN r.errno := 30; RETURN r; END IF;
     PERFORM wrkfs.lock_inodes(ARRAY[a_parent, a_ino, v_target]);
     SELECT 0, false, i.* INTO v_dir FROM inode i
     WHERE i.ino = a_parent AND i.mode >> 12 = 4 AND i.nlink > 0;

@@ -7,7 +7,17 @@ DECLARE
     r wrkfs.map_reply;
 BEGIN
     SELECT 0, false, i.* INTO r FROM inode i WHERE i.ino = a_ino;
-    IF NOT FOUND OR wrkfs.is_gone(a_ino, r.nlink) THEN r := NULL; r.errno := 2; RETURN r; END IF;
+    IF wrkfs.covers_elsewhere(r.ino, r.mode, r.parent) THEN
+        r := NULL;
+        r.errno := -3;
+        r.ino := a_ino;
+        RETURN r;
+    END IF;
+    IF r.ino IS NULL OR wrkfs.is_gone(a_ino, r.nlink) THEN
+        r := NULL;
+        r.errno := 2;
+        RETURN r;
+    END IF;
     IF r.size > 0 THEN
         SELECT array_agg(f.pos), array_agg(f.slice_id), array_agg(f.size), array_agg(f.off),
             array_agg(f.length), array_agg(f.checksums), array_agg(f.data)
@@ -45,7 +55,7 @@ BEGIN
     IF NOT wrkfs.is_just_gone(a_ino) THEN RETURN NULL; END IF;
     UPDATE trash t SET bytes = 0 FROM inode i
     WHERE i.ino = a_ino AND t.parent = i.parent AND t.ino = i.ino
-    RETURNING i.size - i.holes INTO v_size;
+    RETURNING i.size - i.holes - i.borrowed INTO v_size;
     IF v_size IS NOT NULL THEN
         INSERT INTO sustained (ino, session_id) VALUES (a_ino, a_session);
     END IF;
@@ -65,6 +75,8 @@ DECLARE
     v_now bigint;
 BEGIN
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat_map(v_state, a_session, a_slot); END IF;
+    IF wrkfs.is_foreign(a_session, ARRAY[a_ino]) THEN r.errno := -2; RETURN r; END IF;
+    IF a_truncate AND wrkfs.is_read_only(a_ino) THEN r.errno := 30; RETURN r; END IF;
     r.errno := wrkfs.sustain(a_session, a_ino);
     IF r.errno = 2 THEN
         v_growth := wrkfs.take_up(a_session, a_ino);
@@ -185,12 +197,12 @@ DECLARE
     v_old bigint;
     v_held bigint;
     v_holes bigint;
+    v_borrowed bigint;
     v_ids bigint[];
     v_sizes bigint[];
-    v_starts bigint[];
     v_inline boolean[];
 BEGIN
-    SELECT i.size, i.holes, i.size - i.holes INTO v_old, v_holes, v_held
+    SELECT i.size, i.holes, i.size - i.holes, i.borrowed INTO v_old, v_holes, v_held, v_borrowed
     FROM inode i WHERE i.ino = a_ino;
     v_holes := CASE WHEN a_size > v_old THEN v_holes + (a_size - v_old)
         WHEN a_size = 0 OR v_holes = 0 OR a_size = v_old THEN v_holes * (a_size > 0)::integer
@@ -199,24 +211,26 @@ BEGIN
         UPDATE inode i SET mtime = v_now, ctime = v_now WHERE i.ino = a_ino AND v_held > 0;
         RETURN 0;
     END IF;
+    v_held := v_held - v_borrowed;
+    IF v_borrowed > 0 THEN v_borrowed := v_borrowed - wrkfs.borrowed(a_ino, a_size, v_old); END IF;
     UPDATE inode i SET size = a_size, mtime = v_now, ctime = v_now, holes = v_holes,
-        version = i.version + 1
+        version = i.version + 1, borrowed = v_borrowed
     WHERE i.ino = a_ino;
     IF a_size < v_old THEN
         WITH gone AS (
             DELETE FROM slice s
-            WHERE s.inode = a_ino AND s.chunk >= a_size >> 26 AND s.pos >= a_size RETURNING s.*
+            WHERE s.inode = a_ino AND s.chunk >= a_size >> 26 AND s.pos >= a_size
+            RETURNING s.slice_id, s.size, s.is_inline
         )
-        SELECT array_agg(g.slice_id), array_agg(g.size), array_agg(g.pos - g.off),
-            array_agg(g.is_inline)
-        INTO v_ids, v_sizes, v_starts, v_inline FROM gone g;
+        SELECT array_agg(g.slice_id), array_agg(g.size), array_agg(g.is_inline)
+        INTO v_ids, v_sizes, v_inline FROM gone g;
         IF v_ids IS NOT NULL THEN
-            PERFORM wrkfs.drop_slices(a_ino, v_ids, v_sizes, v_starts, v_inline);
+            PERFORM wrkfs.drop_slices(v_ids, v_sizes, v_inline);
         END IF;
         UPDATE slice s SET length = a_size - s.pos
         WHERE s.inode = a_ino AND s.chunk = a_size >> 26 AND s.pos + s.length > a_size;
     END IF;
-    RETURN a_size - v_holes - v_held;
+    RETURN a_size - v_holes - v_borrowed - v_held;
 END $$;
 
 -- Reserves a range of slice ids (a_kind 'slice') or of numbers for inodes and cookies ('id'). Returns
@@ -259,18 +273,21 @@ DECLARE
     v_size bigint;
     v_end bigint;
     v_holes bigint;
+    v_borrowed bigint;
     v_growth bigint;
     v_now bigint;
 BEGIN
     IF a_durable THEN v_setting := set_config('synchronous_commit', 'on', true); END IF;
     v_state := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
+    IF wrkfs.is_foreign(a_session, ARRAY[a_ino]) THEN r.errno := -2; RETURN r; END IF;
     SELECT 0, false, i.* INTO f FROM inode i WHERE i.ino = a_ino FOR NO KEY UPDATE;
     IF NOT FOUND OR wrkfs.is_gone(a_ino, f.nlink) THEN r.errno := 116; RETURN r; END IF;
     IF f.mode >> 12 <> 8 THEN
         r.errno := CASE WHEN f.mode >> 12 = 4 THEN 21 ELSE 22 END;
         RETURN r;
     END IF;
+    IF wrkfs.is_read_only(a_ino) AND cardinality(a_pos) > 0 THEN r.errno := 30; RETURN r; END IF;
     IF cardinality(a_pos) = 0 THEN
         f.errno := wrkfs.op_end(a_session, a_slot, a_seq, a_ino, false, 0, 0);
         RETURN f;
@@ -309,18 +326,23 @@ BEGIN
 
     v_size := f.size;
     v_holes := f.holes;
+    v_borrowed := f.borrowed;
     v_version := f.version;
     FOR k IN 1..cardinality(a_pos) LOOP
         v_holes := wrkfs.holes_after(a_ino, v_size, v_holes, v_base + a_pos[k], a_length[k]);
+        IF v_borrowed > 0 THEN
+            v_borrowed := v_borrowed - wrkfs.borrowed(
+                a_ino, v_base + a_pos[k], v_base + a_pos[k] + a_length[k]);
+        END IF;
         v_version := wrkfs.put_extent(a_ino, v_size, v_version, v_base + a_pos[k], a_slice[k],
             a_length[k], a_checksums[k], a_inline[k]);
         v_size := greatest(v_size, v_base + a_pos[k] + a_length[k]);
     END LOOP;
     v_now := wrkfs.now_ns();
     UPDATE inode i SET size = v_end, mtime = coalesce(a_mtime, v_now), ctime = v_now,
-        version = v_version, holes = v_holes
+        version = v_version, holes = v_holes, borrowed = v_borrowed
     WHERE i.ino = a_ino RETURNING 0, false, i.* INTO r;
-    v_growth := v_end - v_holes - (f.size - f.holes);
+    v_growth := v_end - v_holes - v_borrowed - (f.size - f.holes - f.borrowed);
     r.errno := wrkfs.op_end(a_session, a_slot, a_seq, a_ino, false, v_growth, 0);
     RETURN r;
 END $$;
@@ -342,10 +364,12 @@ DECLARE
     v_end bigint := a_pos + a_length;
     v_size bigint := greatest(f.size, v_end);
     v_holes bigint := wrkfs.holes_after(f.ino, f.size, f.holes, a_pos, a_length);
+    v_borrowed bigint := f.borrowed;
     v_slice wrkfs.inline_slice := (a_pos, a_length, a_inline);
 BEGIN
+    IF v_borrowed > 0 THEN v_borrowed := v_borrowed - wrkfs.borrowed(f.ino, a_pos, v_end); END IF;
     r.errno := wrkfs.op_pass(a_session, a_slot, a_seq, f.ino, false,
-        v_size - v_holes - (f.size - f.holes), 0, wrkfs.home(f.ino, f.mode, f.nlink, f.parent));
+        v_size - v_holes - v_borrowed - (f.size - f.holes - f.borrowed), 0, wrkfs.home(f.ino, f.mode, f.nlink, f.parent));
     IF r.errno <> 0 THEN RETURN r; END IF;
     IF a_pos <= f.size AND f.size > 0 THEN
         IF a_pos & 67108863 <> 0 THEN
@@ -364,18 +388,19 @@ BEGIN
             v_end - v_slice.start, a_checksums, true)
     )
     UPDATE inode i SET size = v_size, mtime = coalesce(a_mtime, v_now), ctime = v_now,
-        version = f.version + 1, holes = v_holes
+        version = f.version + 1, holes = v_holes, borrowed = v_borrowed
     WHERE i.ino = f.ino RETURNING 0, false, i.* INTO r;
     RETURN r;
 END $$;
 
--- Returns the number of bytes that extents add to a file: those that no ref covers yet.
+-- Returns the number of bytes that extents add to the usage of a file: those that none of its own refs
+-- covers yet (1_sharing.sql).
 CREATE FUNCTION wrkfs.growth(a_ino bigint, a_base bigint, a_pos bigint[], a_length bigint[])
 RETURNS bigint LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_bytes bigint;
 BEGIN
-    SELECT sum(upper(n.part) - lower(n.part) - wrkfs.covered(a_ino, lower(n.part), upper(n.part)))
+    SELECT sum(upper(n.part) - lower(n.part) - wrkfs.owned(a_ino, lower(n.part), upper(n.part)))
     INTO v_bytes FROM (
         SELECT unnest(range_agg(int8range(a_base + e.pos, a_base + e.pos + e.length))) AS part
         FROM unnest(a_pos, a_length) AS e (pos, length)
@@ -413,7 +438,7 @@ BEGIN
 END $$;
 
 -- Returns the slice for an extent of inline bytes within a chunk. Behind the last ref of its chunk,
--- if both are inline and small, it is one slice with both.
+-- if both are inline and small and the last one is not borrowed, it is one slice with both.
 CREATE FUNCTION wrkfs.join_inline(
     a_ino bigint, a_pos bigint, a_length bigint, a_inline bytea
 ) RETURNS wrkfs.inline_slice LANGUAGE plpgsql AS $$
@@ -421,7 +446,8 @@ DECLARE
     v_last record;
     v_data bytea;
 BEGIN
-    SELECT s.pos, s.off, s.length, s.slice_id, s.is_inline INTO v_last FROM slice s
+    SELECT s.pos, s.off, s.length, s.slice_id, s.is_inline AND NOT s.borrowed AS is_inline
+    INTO v_last FROM slice s
     WHERE s.inode = a_ino AND s.chunk = a_pos >> 26 ORDER BY s.ord DESC LIMIT 1;
     IF NOT FOUND OR NOT v_last.is_inline OR v_last.pos + v_last.length <> a_pos
         OR v_last.length + a_length > 65536 THEN
@@ -483,19 +509,17 @@ RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_ids bigint[];
     v_sizes bigint[];
-    v_starts bigint[];
     v_inline boolean[];
 BEGIN
     WITH gone AS (
         DELETE FROM slice s
         WHERE s.inode = a_ino AND s.chunk = a_pos >> 26 AND s.pos >= a_pos
             AND s.pos + s.length <= a_pos + a_length AND s.slice_id <> a_slice
-        RETURNING s.slice_id, s.size, s.pos, s.off, s.is_inline
+        RETURNING s.slice_id, s.size, s.is_inline
     )
-    SELECT array_agg(g.slice_id), array_agg(g.size), array_agg(g.pos - g.off),
-        array_agg(g.is_inline)
-    INTO v_ids, v_sizes, v_starts, v_inline FROM gone g;
+    SELECT array_agg(g.slice_id), array_agg(g.size), array_agg(g.is_inline)
+    INTO v_ids, v_sizes, v_inline FROM gone g;
     IF v_ids IS NOT NULL THEN
-        PERFORM wrkfs.drop_slices(a_ino, v_ids, v_sizes, v_starts, v_inline);
+        PERFORM wrkfs.drop_slices(v_ids, v_sizes, v_inline);
     END IF;
 END $$;

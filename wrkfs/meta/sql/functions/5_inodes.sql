@@ -6,7 +6,11 @@ DECLARE
     r wrkfs.reply;
 BEGIN
     SELECT 0, false, i.* INTO r FROM inode i WHERE i.ino = a_ino;
-    IF NOT FOUND OR wrkfs.is_gone(a_ino, r.nlink) AND NOT wrkfs.is_just_gone(a_ino) THEN
+    IF wrkfs.covers_elsewhere(r.ino, r.mode, r.parent) THEN
+        r := NULL;
+        r.errno := -3;
+        r.ino := a_ino;
+    ELSIF r.ino IS NULL OR wrkfs.is_gone(a_ino, r.nlink) AND NOT wrkfs.is_just_gone(a_ino) THEN
         r := NULL;
         r.errno := 2;
     END IF;
@@ -19,7 +23,10 @@ DECLARE
     r wrkfs.reply;
 BEGIN
     SELECT 0, wrkfs.settled(i.xmax), i.* INTO r FROM inode i WHERE i.ino = a_ino;
-    IF NOT FOUND OR r.nlink = 0 THEN r := wrkfs.getattr(a_ino); r.flag := false; END IF;
+    IF NOT FOUND OR r.nlink = 0 OR wrkfs.covers_elsewhere(r.ino, r.mode, r.parent) THEN
+        r := wrkfs.getattr(a_ino);
+        r.flag := false;
+    END IF;
     RETURN r;
 END $$;
 
@@ -43,10 +50,12 @@ DECLARE
     v_home bigint;
 BEGIN
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
+    IF wrkfs.is_foreign(a_session, ARRAY[a_ino]) THEN r.errno := -2; RETURN r; END IF;
     SELECT i.mode, i.nlink, i.size, wrkfs.home(i.ino, i.mode, i.nlink, i.parent)
     INTO v_mode, v_nlink, v_size, v_home
     FROM inode i WHERE i.ino = a_ino FOR NO KEY UPDATE;
     IF NOT FOUND OR wrkfs.is_gone(a_ino, v_nlink) THEN r.errno := 2; RETURN r; END IF;
+    IF wrkfs.is_read_only(a_ino) THEN r.errno := 30; RETURN r; END IF;
     IF a_size IS NULL THEN
         r.errno := wrkfs.op_pass(a_session, a_slot, a_seq, a_ino, false, 0, 0, v_home);
         IF r.errno <> 0 THEN RETURN r; END IF;
@@ -86,7 +95,8 @@ BEGIN
     WHERE o.session_id = a_session AND o.epoch = a_epoch AND o.slot = 1 FOR KEY SHARE;
     IF NOT FOUND THEN RETURN false; END IF;
     FOR k IN 1..cardinality(a_inos) LOOP
-        UPDATE inode i SET atime = a_atimes[k] WHERE i.ino = a_inos[k] AND i.atime < a_atimes[k];
+        UPDATE inode i SET atime = a_atimes[k]
+        WHERE i.ino = a_inos[k] AND i.atime < a_atimes[k] AND NOT wrkfs.is_read_only(i.ino);
     END LOOP;
     -- Access times need no recall. Sessions with a lease are only notified, by negative numbers: they
     -- read the attributes again and keep the lease. One message has room for a limited number.
@@ -109,10 +119,12 @@ LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_mode integer;
     v_nlink integer;
+    v_parent bigint;
 BEGIN
-    SELECT i.mode, i.nlink, l.target INTO v_mode, v_nlink, target
+    SELECT i.mode, i.nlink, i.parent, l.target INTO v_mode, v_nlink, v_parent, target
     FROM inode i LEFT JOIN symlink l ON l.ino = i.ino WHERE i.ino = a_ino;
-    errno := CASE WHEN NOT FOUND OR wrkfs.is_gone(a_ino, v_nlink) THEN 2 WHEN v_mode >> 12 <> 10 THEN 22
+    IF wrkfs.covers_elsewhere(a_ino, v_mode, v_parent) THEN errno := -3; RETURN; END IF;
+    errno := CASE WHEN v_mode IS NULL OR wrkfs.is_gone(a_ino, v_nlink) THEN 2 WHEN v_mode >> 12 <> 10 THEN 22
         WHEN target IS NULL THEN 5 ELSE 0 END;
 END $$;
 
@@ -120,21 +132,28 @@ END $$;
 CREATE FUNCTION wrkfs.getxattr(a_ino bigint, a_name bytea, OUT errno integer, OUT value bytea)
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
+    v_mode integer;
     v_nlink integer;
+    v_parent bigint;
 BEGIN
-    SELECT i.nlink, x.value INTO v_nlink, value
+    SELECT i.mode, i.nlink, i.parent, x.value INTO v_mode, v_nlink, v_parent, value
     FROM inode i LEFT JOIN xattr x ON x.ino = i.ino AND x.name = a_name WHERE i.ino = a_ino;
-    errno := CASE WHEN NOT FOUND OR wrkfs.is_gone(a_ino, v_nlink) THEN 2 WHEN value IS NULL THEN 61 ELSE 0 END;
+    IF wrkfs.covers_elsewhere(a_ino, v_mode, v_parent) THEN errno := -3; RETURN; END IF;
+    errno := CASE WHEN v_mode IS NULL OR wrkfs.is_gone(a_ino, v_nlink) THEN 2 WHEN value IS NULL THEN 61 ELSE 0 END;
 END $$;
 
 -- Returns the names of an inode's extended attributes, sorted.
 CREATE FUNCTION wrkfs.listxattr(a_ino bigint, OUT errno integer, OUT names bytea[])
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
+    v_mode integer;
     v_nlink integer;
+    v_parent bigint;
 BEGIN
-    SELECT i.nlink INTO v_nlink FROM inode i WHERE i.ino = a_ino;
-    IF NOT FOUND OR wrkfs.is_gone(a_ino, v_nlink) THEN errno := 2; RETURN; END IF;
+    SELECT i.mode, i.nlink, i.parent INTO v_mode, v_nlink, v_parent
+    FROM inode i WHERE i.ino = a_ino;
+    IF wrkfs.covers_elsewhere(a_ino, v_mode, v_parent) THEN errno := -3; RETURN; END IF;
+    IF v_mode IS NULL OR wrkfs.is_gone(a_ino, v_nlink) THEN errno := 2; RETURN; END IF;
     errno := 0;
     SELECT array_agg(x.name ORDER BY x.name) INTO names FROM xattr x WHERE x.ino = a_ino;
 END $$;
@@ -152,8 +171,10 @@ DECLARE
     v_nlink integer;
 BEGIN
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
+    IF wrkfs.is_foreign(a_session, ARRAY[a_ino]) THEN r.errno := -2; RETURN r; END IF;
     SELECT i.nlink INTO v_nlink FROM inode i WHERE i.ino = a_ino FOR NO KEY UPDATE;
     IF NOT FOUND OR wrkfs.is_gone(a_ino, v_nlink) THEN r.errno := 2; RETURN r; END IF;
+    IF wrkfs.is_read_only(a_ino) THEN r.errno := 30; RETURN r; END IF;
     PERFORM 1 FROM xattr x WHERE x.ino = a_ino AND x.name = a_name;
     r.errno := CASE WHEN FOUND AND a_flags = 1 THEN 17 WHEN NOT FOUND AND a_flags = 2 THEN 61
         ELSE 0 END;

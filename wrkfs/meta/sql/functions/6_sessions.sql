@@ -3,10 +3,11 @@
 -- Registers a session with a_slots slots for mutating calls, and returns its number. Durable: after a
 -- crash no other session may get the number. a_channel: the channel for recalls of its leases; NULL:
 -- it takes no leases. a_run: the run of the database that it knows; NULL: it has cached nothing yet,
--- and so has nothing to drop from an older run. a_process: the process of the session.
+-- and so has nothing to drop from an older run. a_process: the process of the session. a_delegates: it
+-- takes write delegations. Slot 0 is for `apply`.
 CREATE FUNCTION wrkfs.register(
     a_kind text, a_epoch bigint, a_slots integer, a_channel text, a_run timestamptz,
-    a_process text
+    a_process text, a_delegates boolean DEFAULT false
 ) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -17,13 +18,15 @@ BEGIN
     UPDATE counter c SET next = c.next + 1 WHERE c.kind = 'session'
     RETURNING c.next - 1 INTO v_session;
     INSERT INTO session
-        (session_id, epoch, kind, channel, run, process, started_at, heartbeat_at, expires_at)
+        (session_id, epoch, kind, channel, run, process, started_at, heartbeat_at, expires_at,
+        delegates, alive_since)
     VALUES
         (v_session, a_epoch, a_kind, a_channel,
         coalesce(a_run, (SELECT l.taken_at FROM lease l WHERE l.ino = 0 AND l.session_id = 0)),
-        a_process, v_now, v_now, v_now + wrkfs.lease_time());
+        a_process, v_now, v_now, v_now + wrkfs.lease_time(), a_delegates, v_now);
     INSERT INTO op_result (session_id, slot, epoch, op_seq, ino, flag, bytes, inodes)
-    SELECT v_session, n, a_epoch, 0, 0, false, 0, 0 FROM generate_series(1, a_slots) n;
+    SELECT v_session, n, a_epoch, 0, 0, false, 0, 0 FROM generate_series(0, a_slots) n;
+    PERFORM set_config('wrkfs.session', v_session::text, false);
     RETURN v_session;
 END $$;
 
@@ -44,7 +47,12 @@ BEGIN
         INSERT INTO lease (ino, session_id, taken_at) VALUES (0, 0, clock_timestamp())
         ON CONFLICT DO NOTHING;
         SELECT l.taken_at INTO run FROM lease l WHERE l.ino = 0 AND l.session_id = 0;
+        -- Delegations survive a crash; a change of another session looks for their leases.
+        INSERT INTO lease (ino, session_id, taken_at)
+        SELECT d.ino, d.session_id, clock_timestamp() FROM delegation d WHERE d.ino > 0
+        ON CONFLICT DO NOTHING;
     END IF;
+    PERFORM set_config('wrkfs.session', a_session::text, false);
     SELECT array_agg(o.slot), array_agg(o.op_seq) INTO slots, seqs
     FROM op_result o WHERE o.session_id = a_session AND o.epoch = a_epoch;
     -- Leases of the run before are gone, but sessions may still rely on them. The clock does not tell
@@ -82,7 +90,9 @@ DECLARE
     v_tenure bigint;
 BEGIN
     UPDATE session s SET heartbeat_at = v_now, expires_at = v_now + wrkfs.lease_time(),
-        suspected_at = NULL, snapshot_at = v_now - a_snapshot, run = a_run
+        suspected_at = NULL, snapshot_at = v_now - a_snapshot, run = a_run,
+        alive_since = CASE WHEN s.expires_at > v_now THEN coalesce(s.alive_since, v_now)
+            ELSE v_now END
     WHERE s.session_id = a_session AND s.epoch = a_epoch AND s.fenced_at IS NULL
     RETURNING s.tenure INTO v_tenure;
     RETURN v_tenure;
@@ -106,23 +116,29 @@ BEGIN
     IF NOT FOUND THEN RETURN false; END IF;
     UPDATE session s SET fenced_at = clock_timestamp() WHERE s.session_id = a_session;
     DELETE FROM lease l WHERE l.session_id = a_session;
+    DELETE FROM delegation d WHERE d.session_id = a_session;
+    DELETE FROM reservation r WHERE r.session_id = a_session;
     DELETE FROM recall c WHERE c.session_id = a_session;
     -- Waits for calls in progress; later calls find no slot.
     WITH gone AS (DELETE FROM op_result o WHERE o.session_id = a_session RETURNING o.*)
     SELECT coalesce(sum(g.bytes), 0), coalesce(sum(g.inodes), 0) INTO v_bytes, v_inodes
     FROM gone g;
     UPDATE usage u SET bytes = u.bytes + v_bytes, inodes = u.inodes + v_inodes;
+    -- After the calls in progress, because they may wait for the rows of files that have locks.
+    PERFORM wrkfs.drop_locks(a_session);
     DELETE FROM session s WHERE s.session_id = a_session
         AND NOT EXISTS (SELECT 1 FROM sustained h WHERE h.session_id = a_session);
     RETURN true;
 END $$;
 
--- Returns the sessions that have stated their process, except a_session.
-CREATE FUNCTION wrkfs.processes(a_session bigint) RETURNS TABLE (session bigint, process text)
+-- Returns the sessions that have stated their process, except a_session; those with delegations only on
+-- request, because a journal may wait for its replay.
+CREATE FUNCTION wrkfs.processes(a_session bigint, a_delegating boolean DEFAULT true) RETURNS TABLE (session bigint, process text)
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN QUERY SELECT s.session_id, s.process FROM session s
         WHERE s.process IS NOT NULL AND s.fenced_at IS NULL AND s.session_id <> a_session
+            AND (a_delegating OR NOT s.delegates)
         ORDER BY s.session_id DESC LIMIT 1000;
 END $$;
 
@@ -187,6 +203,7 @@ BEGIN
     LOOP
         PERFORM wrkfs.fence(v_session, true);
     END LOOP;
+    PERFORM wrkfs.tidy_locks(1000);
     RETURN ARRAY(SELECT s.session_id FROM session s WHERE s.fenced_at IS NOT NULL
                  ORDER BY s.session_id LIMIT 100);
 END $$;

@@ -152,9 +152,9 @@ DECLARE
     v_chunk bigint := a_pos >> 26;
     v_end bigint := a_pos + a_length;
     v_top record;
+    v_is_shared boolean;
     v_ids bigint[];
     v_sizes bigint[];
-    v_starts bigint[];
     v_inline boolean[];
 BEGIN
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
@@ -168,19 +168,25 @@ BEGIN
         WHERE g.session_id = a_session AND g.number < g.count;
         IF NOT FOUND THEN r.errno := 22; RETURN r; END IF;
     END IF;
+    IF wrkfs.is_foreign(a_session, ARRAY[a_ino]) THEN r.errno := -2; RETURN r; END IF;
     PERFORM 1 FROM inode i WHERE i.ino = a_ino AND i.mode >> 12 = 8 FOR NO KEY UPDATE;
     -- A session that cached the refs under a lease finds their objects only while garbage waits.
     IF FOUND AND wrkfs.recalls_of(a_session, a_ino) THEN r.errno := -2; RETURN r; END IF;
+    SELECT i.borrowed > 0 OR EXISTS (
+        SELECT 1 FROM slice o WHERE o.borrowed AND o.slice_id = ANY (a_ref_slice || a_hidden))
+    INTO v_is_shared FROM inode i WHERE i.ino = a_ino;
     r.errno := 0;
     r.flag := false;
     -- False is an answer too: a crash of the database that undoes it must not look like a lost change.
     PERFORM wrkfs.op_end(a_session, a_slot, a_seq, 0, false, 0, 0);
     PERFORM 1 FROM inode i WHERE i.ino = a_ino AND i.mode >> 12 = 8;
-    IF NOT FOUND THEN RETURN r; END IF;
+    -- A copy of shared bytes would count once more in the usage.
+    IF NOT FOUND OR v_is_shared THEN RETURN r; END IF;
     -- The new ref takes the position of the newest replaced ref: above the remaining refs, and below
-    -- later ones. A slice has at most one ref in a chunk.
+    -- later ones. Parts of a slice that was cut in two (4_ranges.sql) may be outside the stretch.
     SELECT s.ord, s.pos, s.length INTO v_top FROM slice s
     WHERE s.inode = a_ino AND s.chunk = v_chunk AND s.slice_id = ANY (a_ref_slice)
+        AND s.pos < v_end AND s.pos + s.length > a_pos
     ORDER BY s.ord DESC LIMIT 1;
     IF NOT FOUND OR v_top.pos < a_pos OR v_top.pos + v_top.length > v_end THEN RETURN r; END IF;
     PERFORM 1 FROM unnest(a_ref_slice, a_ref_pos, a_ref_off, a_ref_length)
@@ -202,29 +208,28 @@ BEGIN
         DELETE FROM slice s WHERE s.inode = a_ino AND s.chunk = v_chunk
             AND (s.slice_id = ANY (a_hidden) OR s.slice_id = ANY (a_ref_slice)
                  AND s.pos >= a_pos AND s.pos + s.length <= v_end)
-        RETURNING s.slice_id, s.size, s.pos, s.off, s.is_inline
+        RETURNING s.slice_id, s.size, s.is_inline
     )
-    SELECT array_agg(g.slice_id), array_agg(g.size), array_agg(g.pos - g.off),
-        array_agg(g.is_inline)
-    INTO v_ids, v_sizes, v_starts, v_inline FROM gone g;
+    SELECT array_agg(g.slice_id), array_agg(g.size), array_agg(g.is_inline)
+    INTO v_ids, v_sizes, v_inline FROM gone g;
     INSERT INTO slice (inode, chunk, ord, pos, slice_id, size, off, length, checksums, is_inline)
     VALUES (a_ino, v_chunk, v_top.ord, a_pos, a_slice, a_length, 0, a_length, a_checksums,
         a_inline IS NOT NULL);
-    PERFORM wrkfs.drop_slices(a_ino, v_ids, v_sizes, v_starts, v_inline);
+    PERFORM wrkfs.drop_slices(v_ids, v_sizes, v_inline);
     r.flag := true;
     PERFORM wrkfs.op_end(a_session, a_slot, a_seq, 0, true, 0, 0);
     RETURN r;
 END $$;
 
--- Returns up to a_limit files beyond inode a_after that have a chunk of a_refs refs or more. It reads
--- the whole index of refs, so upkeep does not call it in every round.
+-- Returns up to a_limit files beyond inode a_after that have a chunk of a_refs refs or more, none of
+-- them borrowed. It reads the whole index of refs, so upkeep does not call it in every round.
 CREATE FUNCTION wrkfs.ragged(a_after bigint, a_refs integer, a_limit integer) RETURNS bigint[]
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN ARRAY(
         SELECT DISTINCT g.inode FROM (
             SELECT s.inode FROM slice s WHERE s.inode > a_after
-            GROUP BY s.inode, s.chunk HAVING count(*) >= a_refs
+            GROUP BY s.inode, s.chunk HAVING count(*) >= a_refs AND NOT bool_or(s.borrowed)
             ORDER BY s.inode, s.chunk LIMIT a_limit) g
         ORDER BY g.inode);
 END $$;
@@ -376,6 +381,29 @@ BEGIN
     ORDER BY 4, 1, 2, 3 LIMIT a_limit;
 END $$;
 
+-- Returns entries of the trash that come before this one, the newest first; columns as in `list_trash`.
+CREATE FUNCTION wrkfs.list_trash_back(
+    a_at timestamptz, a_ino bigint, a_parent bigint, a_name bytea, a_limit integer,
+    OUT ino bigint, OUT parent bigint, OUT name bytea, OUT deleted_at timestamptz,
+    OUT mode integer, OUT uid bigint, OUT gid bigint, OUT size bigint, OUT mtime bigint,
+    OUT nlink integer, OUT dir_mtime bigint, OUT linked boolean
+) RETURNS SETOF record LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY
+    (SELECT t.ino, t.parent, t.name, t.deleted_at, i.mode, i.uid, i.gid, i.size, i.mtime, i.nlink,
+        t.dir_mtime, false
+     FROM trash t JOIN inode i ON i.ino = t.ino
+     WHERE (t.deleted_at, t.ino, t.parent, t.name) < (a_at, a_ino, a_parent, a_name)
+     ORDER BY t.deleted_at DESC, t.ino DESC, t.parent DESC, t.name DESC LIMIT a_limit)
+    UNION ALL
+    (SELECT l.ino, l.parent, l.name, l.deleted_at, i.mode, i.uid, i.gid, i.size, i.mtime, i.nlink,
+        l.dir_mtime, true
+     FROM removed_link l JOIN inode i ON i.ino = l.ino
+     WHERE (l.deleted_at, l.ino, l.parent, l.name) < (a_at, a_ino, a_parent, a_name)
+     ORDER BY l.deleted_at DESC, l.ino DESC, l.parent DESC, l.name DESC LIMIT a_limit)
+    ORDER BY 4 DESC, 1 DESC, 2 DESC, 3 DESC LIMIT a_limit;
+END $$;
+
 -- Returns parent and name of a directory, current or last, and whether it is alive. NULL: unknown.
 CREATE FUNCTION wrkfs.place(
     a_ino bigint, OUT parent bigint, OUT name bytea, OUT alive boolean
@@ -409,9 +437,11 @@ DECLARE
     v_inodes bigint := 0;
 BEGIN
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
+    IF wrkfs.is_foreign(a_session, ARRAY[a_parent, a_ino]) THEN r.errno := -2; RETURN r; END IF;
     PERFORM wrkfs.lock_inodes(ARRAY[a_parent, a_ino]);
     PERFORM 1 FROM inode i WHERE i.ino = a_parent AND i.mode >> 12 = 4 AND i.nlink > 0;
     IF NOT FOUND THEN r.errno := wrkfs.why_not(a_parent); RETURN r; END IF;
+    IF wrkfs.is_read_only(a_parent) THEN r.errno := 30; RETURN r; END IF;
     PERFORM 1 FROM dentry d WHERE d.parent = a_parent AND d.name = a_name;
     IF FOUND THEN r.errno := 17; RETURN r; END IF;
     SELECT 0, false, i.* INTO v FROM inode i WHERE i.ino = a_ino;
@@ -422,7 +452,7 @@ BEGIN
     -- A directory with a holder is still being purged.
     IF FOUND AND v_is_dir THEN r.errno := 16; RETURN r; END IF;
     IF NOT FOUND AND v.nlink = 0 THEN
-        v_bytes := CASE WHEN v.mode >> 12 = 8 THEN v.size - v.holes ELSE 0 END;
+        v_bytes := CASE WHEN v.mode >> 12 = 8 THEN v.size - v.holes - v.borrowed ELSE 0 END;
         v_inodes := 1;
         IF wrkfs.over_quota(v_bytes, 1) THEN r.errno := 122; RETURN r; END IF;
     END IF;

@@ -131,10 +131,6 @@ BEGIN
     UNION ALL
     SELECT 0::bigint, NULL::bytea, format('bytes of slice %s, which no file shows', n.slice_id)
     FROM inline n WHERE NOT EXISTS (SELECT 1 FROM slice s WHERE s.slice_id = n.slice_id)
-    UNION ALL
-    SELECT min(s.inode), NULL::bytea, format('slice %s is shown by %s files', s.slice_id,
-        count(DISTINCT s.inode))
-    FROM slice s GROUP BY s.slice_id HAVING count(DISTINCT s.inode) > 1
     LIMIT a_limit;
 END $$;
 
@@ -221,8 +217,9 @@ BEGIN
     SELECT 0::bigint, NULL::bytea, format('counter %s stands at %s, numbers up to %s are in use',
         c.kind, c.next, u.last)
     FROM counter c JOIN (
-        SELECT 'id' AS kind, max(i.ino) AS last FROM inode i
-        UNION ALL SELECT 'id', max(d.cookie) FROM dentry d
+        SELECT 'id' AS kind, max(i.ino) AS last FROM inode i WHERE NOT wrkfs.is_read_only(i.ino)
+        UNION ALL SELECT 'id', max(d.cookie) FROM dentry d WHERE NOT wrkfs.is_read_only(d.cookie)
+        UNION ALL SELECT 'snapshot', max(i.ino) FROM inode i
         UNION ALL SELECT 'session', max(s.session_id) FROM session s) u ON u.kind = c.kind
     WHERE c.next <= u.last
     UNION ALL
@@ -283,8 +280,8 @@ BEGIN
     RETURN QUERY
     SELECT f.ino, f.name, format('%s bytes in the trash, %s are booked', f.kept, f.bytes)
     FROM (SELECT t.ino, t.name, t.bytes, CASE WHEN i.mode >> 12 = 8 AND NOT EXISTS (
-              SELECT 1 FROM sustained s WHERE s.ino = t.ino) THEN i.size::numeric - i.holes ELSE 0
-              END AS kept
+              SELECT 1 FROM sustained s WHERE s.ino = t.ino)
+              THEN i.size::numeric - i.holes - i.borrowed ELSE 0 END AS kept
           FROM trash t JOIN inode i ON i.ino = t.ino) f
     WHERE f.bytes <> f.kept
     LIMIT a_limit;
@@ -312,6 +309,80 @@ BEGIN
     LIMIT a_limit;
 END $$;
 
+-- I17: snapshots, and the numbers of their inodes.
+CREATE FUNCTION wrkfs.check_17(a_limit integer) RETURNS SETOF wrkfs.finding
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY
+    SELECT s.ino, s.name, 'a snapshot that has no entry in `.snapshots`'
+    FROM snapshot s LEFT JOIN dentry d
+        ON d.parent = wrkfs.snapshots_ino() AND d.name = s.name AND d.ino = s.ino
+    WHERE d.ino IS NULL
+    UNION ALL
+    SELECT d.ino, d.name, 'an entry of `.snapshots` that is no snapshot'
+    FROM dentry d LEFT JOIN snapshot s ON s.name = d.name
+    WHERE d.parent = wrkfs.snapshots_ino() AND s.name IS NULL
+    UNION ALL
+    SELECT d.parent, d.name, format('names inode %s, across the border of a snapshot', d.ino)
+    FROM dentry d
+    WHERE wrkfs.is_read_only(d.ino) <> wrkfs.is_read_only(d.parent)
+        AND NOT (d.parent = 1 AND d.name = '.snapshots'::bytea AND d.ino = wrkfs.snapshots_ino())
+    LIMIT a_limit;
+END $$;
+
+-- I18: borrowed bytes, and the slices that count by themselves.
+CREATE FUNCTION wrkfs.check_18(a_limit integer) RETURNS SETOF wrkfs.finding
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY
+    SELECT i.ino, NULL::bytea, format('%s bytes borrowed; refs say %s', i.borrowed,
+        coalesce(b.bytes, 0))
+    FROM inode i LEFT JOIN wrkfs.all_borrowed() b ON b.ino = i.ino
+    WHERE i.borrowed <> coalesce(b.bytes, 0)
+    UNION ALL
+    SELECT 0::bigint, NULL::bytea, format('slice %s counts %s bytes as shared; refs say %s',
+        coalesce(h.slice_id, t.slice_id), coalesce(h.bytes, 0), coalesce(t.bytes, 0))
+    FROM shared_slice h FULL JOIN wrkfs.true_shares() t ON t.slice_id = h.slice_id
+    WHERE h.bytes IS DISTINCT FROM t.bytes
+    UNION ALL
+    SELECT 0::bigint, NULL::bytea, format('%s bytes booked as shared, %s are', u.shared, t.bytes)
+    FROM usage u, (SELECT coalesce(sum(h.bytes), 0) AS bytes FROM shared_slice h) t
+    WHERE u.shared <> t.bytes
+    LIMIT a_limit;
+END $$;
+
+-- Returns the files with borrowed refs, and the bytes that only those cover.
+CREATE FUNCTION wrkfs.all_borrowed() RETURNS TABLE (ino bigint, bytes numeric)
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY
+    SELECT c.inode, sum(CASE WHEN c.own THEN -1 ELSE 1 END * (upper(c.part)::numeric - lower(c.part)))
+    FROM (SELECT s.inode, false AS own,
+              unnest(range_agg(int8range(s.pos, s.pos + s.length))) AS part
+          FROM slice s WHERE wrkfs.is_possible(s.pos, s.length) GROUP BY s.inode
+          HAVING bool_or(s.borrowed)
+          UNION ALL
+          SELECT s.inode, true,
+              unnest(range_agg(int8range(s.pos, s.pos + s.length)) FILTER (WHERE NOT s.borrowed))
+          FROM slice s WHERE wrkfs.is_possible(s.pos, s.length) GROUP BY s.inode
+          HAVING bool_or(s.borrowed)) c
+    GROUP BY c.inode;
+END $$;
+
+-- Returns true if a ref is no impossible one (I6).
+CREATE FUNCTION wrkfs.is_possible(a_pos bigint, a_length bigint) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT a_pos >= 0 AND a_length > 0 AND a_pos <= 9223372036854775807 - a_length
+$$;
+
+-- Returns the slices whose refs are all borrowed, and their sizes.
+CREATE FUNCTION wrkfs.true_shares() RETURNS TABLE (slice_id bigint, bytes bigint)
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY SELECT s.slice_id, min(s.size) FROM slice s
+        GROUP BY s.slice_id HAVING bool_and(s.borrowed);
+END $$;
+
 -- Returns true if an inode without a name has a holder or is in the trash.
 CREATE FUNCTION wrkfs.is_held(a_ino bigint) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -327,7 +398,7 @@ BEGIN
     SELECT c.inode, sum(upper(c.part)::numeric - lower(c.part))
     FROM (SELECT s.inode, unnest(range_agg(int8range(s.pos, s.pos + s.length))) AS part
           FROM slice s
-          WHERE s.pos >= 0 AND s.length > 0 AND s.pos <= 9223372036854775807 - s.length
+          WHERE wrkfs.is_possible(s.pos, s.length)
           GROUP BY s.inode) c
     GROUP BY c.inode;
 END $$;
@@ -336,10 +407,12 @@ END $$;
 CREATE FUNCTION wrkfs.true_use(OUT bytes numeric, OUT inodes numeric)
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    SELECT coalesce(sum(i.size::numeric - i.holes) FILTER (WHERE i.mode >> 12 = 8), 0), count(*)
+    SELECT coalesce(sum(i.size::numeric - i.holes - i.borrowed) FILTER (WHERE i.mode >> 12 = 8), 0),
+        count(*)
     INTO bytes, inodes FROM inode i
     WHERE i.ino <> 1
         AND (i.nlink > 0 OR EXISTS (SELECT 1 FROM sustained s WHERE s.ino = i.ino));
+    bytes := bytes + (SELECT coalesce(sum(h.bytes), 0) FROM shared_slice h);
 END $$;
 
 -- Returns the booked usage.
@@ -347,6 +420,6 @@ CREATE FUNCTION wrkfs.booked_use(OUT bytes numeric, OUT inodes numeric)
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     SELECT sum(b.bytes), sum(b.inodes) INTO bytes, inodes
-    FROM (SELECT u.bytes, u.inodes FROM usage u
+    FROM (SELECT u.bytes + u.shared AS bytes, u.inodes FROM usage u
           UNION ALL SELECT o.bytes, o.inodes FROM op_result o) b;
 END $$;

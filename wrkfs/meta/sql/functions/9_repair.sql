@@ -12,7 +12,10 @@ BEGIN
     UPDATE counter c SET next = u.last + 1
     FROM (SELECT a.kind, max(a.last) AS last FROM (
               SELECT 'id' AS kind, max(i.ino) AS last FROM inode i
+              WHERE NOT wrkfs.is_read_only(i.ino)
               UNION ALL SELECT 'id', max(d.cookie) FROM dentry d
+              WHERE NOT wrkfs.is_read_only(d.cookie)
+              UNION ALL SELECT 'snapshot', max(i.ino) FROM inode i
               UNION ALL SELECT 'slice', max(s.slice_id) FROM slice s
               UNION ALL SELECT 'slice', max(n.slice_id) FROM inline n
               UNION ALL SELECT 'slice', max(d.slice_id) FROM deleted d
@@ -197,6 +200,9 @@ CREATE FUNCTION wrkfs.repair_refs() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_count bigint;
     v_more bigint;
+    v_ids bigint[];
+    v_sizes bigint[];
+    v_inline boolean[];
 BEGIN
     PERFORM wrkfs.lock_inodes(ARRAY(
         SELECT DISTINCT s.inode FROM slice s JOIN inode i ON i.ino = s.inode
@@ -209,12 +215,10 @@ BEGIN
         DELETE FROM slice s WHERE NOT EXISTS (
             SELECT 1 FROM inode i WHERE i.ino = s.inode AND i.mode >> 12 = 8 AND s.pos < i.size)
         RETURNING s.slice_id, s.size, s.is_inline
-    ), waiting AS (
-        INSERT INTO deleted (slice_id, size)
-        SELECT DISTINCT ON (g.slice_id) g.slice_id, g.size FROM gone g WHERE NOT g.is_inline
-        ON CONFLICT DO NOTHING
     )
-    SELECT count(*) INTO v_more FROM gone;
+    SELECT count(*), array_agg(g.slice_id), array_agg(g.size), array_agg(g.is_inline)
+    INTO v_more, v_ids, v_sizes, v_inline FROM gone g;
+    IF v_ids IS NOT NULL THEN PERFORM wrkfs.drop_slices(v_ids, v_sizes, v_inline); END IF;
     RETURN v_count + v_more;
 END $$;
 
@@ -251,6 +255,59 @@ BEGIN
     RETURN v_count;
 END $$;
 
+-- Borrowed bytes and shared slices (I18). The lock of the row `usage` is that of `settle_shared`.
+CREATE FUNCTION wrkfs.repair_shares() RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    v_inos bigint[];
+    v_count bigint := 0;
+    v_more bigint;
+BEGIN
+    SELECT array_agg(i.ino) INTO v_inos
+    FROM inode i LEFT JOIN wrkfs.all_borrowed() b ON b.ino = i.ino
+    WHERE i.borrowed <> coalesce(b.bytes, 0);
+    IF v_inos IS NOT NULL THEN
+        PERFORM wrkfs.lock_inodes(v_inos);
+        UPDATE inode i SET borrowed = f.bytes
+        FROM (SELECT n.ino, coalesce(b.bytes, 0) AS bytes
+              FROM unnest(v_inos) AS n (ino) LEFT JOIN wrkfs.all_borrowed() b ON b.ino = n.ino) f
+        WHERE f.ino = i.ino;
+        GET DIAGNOSTICS v_count = ROW_COUNT;
+    END IF;
+    PERFORM 1 FROM usage u FOR NO KEY UPDATE;
+    DELETE FROM shared_slice h WHERE NOT EXISTS (
+        SELECT 1 FROM wrkfs.true_shares() t WHERE t.slice_id = h.slice_id AND t.bytes = h.bytes);
+    GET DIAGNOSTICS v_more = ROW_COUNT;
+    v_count := v_count + v_more;
+    INSERT INTO shared_slice (slice_id, bytes) SELECT t.slice_id, t.bytes FROM wrkfs.true_shares() t
+    ON CONFLICT DO NOTHING;
+    GET DIAGNOSTICS v_more = ROW_COUNT;
+    v_count := v_count + v_more;
+    UPDATE usage u SET shared = t.bytes
+    FROM (SELECT coalesce(sum(h.bytes), 0) AS bytes FROM shared_slice h) t WHERE u.shared <> t.bytes;
+    GET DIAGNOSTICS v_more = ROW_COUNT;
+    RETURN v_count + v_more;
+END $$;
+
+-- Snapshots without a tree, and trees in `.snapshots` that are no snapshot (I17). Such a tree gets a row
+-- again, so that `snapshot rm` can remove it.
+CREATE FUNCTION wrkfs.repair_snapshots() RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    v_count bigint;
+    v_more bigint;
+BEGIN
+    PERFORM wrkfs.lock_inodes(ARRAY[wrkfs.snapshots_ino()]);
+    DELETE FROM snapshot s WHERE NOT EXISTS (
+        SELECT 1 FROM dentry d
+        WHERE d.parent = wrkfs.snapshots_ino() AND d.name = s.name AND d.ino = s.ino);
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    INSERT INTO snapshot (name, ino, path, created_at, inodes, bytes)
+    SELECT d.name, d.ino, '\x', clock_timestamp(), 0, 0 FROM dentry d
+    WHERE d.parent = wrkfs.snapshots_ino()
+    ON CONFLICT DO NOTHING;
+    GET DIAGNOSTICS v_more = ROW_COUNT;
+    RETURN v_count + v_more;
+END $$;
+
 -- The data of trash rows on their inodes (I14, I15).
 CREATE FUNCTION wrkfs.repair_trash() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
@@ -268,8 +325,8 @@ BEGIN
     v_count := v_count + v_more;
     UPDATE trash t SET bytes = k.kept
     FROM (SELECT i.ino, CASE WHEN i.mode >> 12 = 8 AND NOT EXISTS (
-              SELECT 1 FROM sustained s WHERE s.ino = i.ino) THEN i.size - i.holes ELSE 0
-              END AS kept
+              SELECT 1 FROM sustained s WHERE s.ino = i.ino)
+              THEN i.size - i.holes - i.borrowed ELSE 0 END AS kept
           FROM inode i WHERE i.nlink = 0) k
     WHERE k.ino = t.ino AND t.bytes <> k.kept;
     GET DIAGNOSTICS v_more = ROW_COUNT;
@@ -296,7 +353,7 @@ BEGIN
     WHERE t.bytes = b.bytes AND t.inodes = b.inodes;
     IF FOUND THEN RETURN 0; END IF;
     UPDATE op_result o SET bytes = 0, inodes = 0;
-    UPDATE usage u SET bytes = t.bytes, inodes = t.inodes FROM wrkfs.true_use() t;
+    UPDATE usage u SET bytes = t.bytes - u.shared, inodes = t.inodes FROM wrkfs.true_use() t;
     RETURN 1;
 END $$;
 

@@ -1,0 +1,1 @@
+"""Operations on whole drives and trees of them: copies, snapshots, the trash."""

@@ -1,0 +1,202 @@
+"""Changes that a session decides under its write delegations, as other sessions see them."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+
+from tests.harness.logs import provoked
+from wrkfs.errors import Exists, NotEmpty, NotFound, StorageError
+from wrkfs.meta.delegations.journal import Journal
+from wrkfs.meta.delegations.store import DelegatedMeta
+from wrkfs.meta.postgres.store import PostgresMeta
+from wrkfs.types import ROOT_INO, Caller, Commit, Extent, SetAttr, SliceId
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from tests.harness.volumes.metastore import InPostgres
+    from wrkfs.meta.postgres.links import Rows
+    from wrkfs.types import Ino
+
+ALICE = Caller(1000, 1000)
+BACKGROUND = {"heartbeat", "reap", "survey", "reserve", "apply", "sustain_all", "release"}
+"""Calls that no caller waits for."""
+
+
+@pytest_asyncio.fixture
+async def other(pg_volume: InPostgres) -> PostgresMeta:
+    """A session without leases, like that of the HTTP API."""
+    return await pg_volume.session()
+
+
+@pytest.fixture
+def store(pg_volume: InPostgres) -> PostgresMeta:
+    """The database behind `meta`."""
+    return PostgresMeta(pg_volume.config, leases=True, delegates=True)
+
+
+@pytest_asyncio.fixture
+async def meta(
+    store: PostgresMeta, pg_volume: InPostgres, tmp_path: Path
+) -> AsyncIterator[DelegatedMeta]:
+    """A session with delegations."""
+    made = DelegatedMeta(store, pg_volume.config.schema, tmp_path / "journals")
+    await made.start()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def calls(store: PostgresMeta, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the statements that the session with delegations sends, without background work."""
+    names: list[str] = []
+    tell = store._links.tell
+
+    async def recorded(
+        name: str, args: tuple[object, ...], deadline: float | None = None
+    ) -> tuple[Rows, bool]:
+        if name not in BACKGROUND:
+            names.append(name)
+        return await tell(name, args, deadline)
+
+    monkeypatch.setattr(store._links, "tell", recorded)
+    return names
+
+
+async def written(meta: DelegatedMeta, ino: Ino, data: bytes) -> None:
+    """Commit bytes at the start of a file."""
+    slice_id = SliceId(await meta.reserve_slices(1))
+    extent = Extent(0, slice_id, len(data), b"", data)
+    await meta.commit(Commit(ino, (extent,), durable=False))
+
+
+async def test_changes_in_a_new_directory_need_no_round_trip(
+    meta: DelegatedMeta, other: PostgresMeta, calls: list[str], pg_volume: InPostgres
+) -> None:
+    home = await meta.mkdir(ROOT_INO, b"project", 0o755, ALICE)
+    await meta.reserve_slices(16)
+    calls.clear()
+    below = await meta.mkdir(home.ino, b"src", 0o755, ALICE)
+    for number in range(5):
+        made, _ = await meta.create(below.ino, b"f%d" % number, 0o644, ALICE, exclusive=True)
+        await written(meta, made.attr.ino, b"content %d" % number)
+        await meta.setattr(made.attr.ino, SetAttr(mode=0o600, uid=5))
+        await meta.release(made.attr.ino)
+    await meta.symlink(below.ino, b"link", b"f0", ALICE)
+    await meta.unlink(below.ino, b"f1")
+    await meta.rename(below.ino, b"f2", home.ino, b"moved")
+    await meta.mkdir(below.ino, b"empty", 0o755, ALICE)
+    await meta.rmdir(below.ino, b"empty")
+    with pytest.raises(Exists):
+        await meta.mkdir(below.ino, b"f0", 0o755, ALICE)
+    with pytest.raises(NotEmpty):
+        await meta.rmdir(home.ino, b"src")
+    with pytest.raises(NotFound):
+        await meta.unlink(below.ino, b"f1")
+    assert calls == []
+    there = await other.lookup(home.ino, b"moved")
+    assert (there.mode, there.uid, there.size) == (stat.S_IFREG | 0o600, 5, 9)
+    shown = await other.readdir(below.ino, 0, 100)
+    assert [entry.name for entry in shown] == [b"f0", b"f3", b"f4", b"link"]
+    assert (await other.getattr(home.ino)).nlink == 3
+    assert await other.readlink((await other.lookup(below.ino, b"link")).ino) == b"f0"
+    assert (await other.file_map(there.ino)).refs[0].inline == b"content 2"
+
+
+async def test_a_reader_elsewhere_sees_each_change(
+    meta: DelegatedMeta, other: PostgresMeta
+) -> None:
+    home = await meta.mkdir(ROOT_INO, b"shared", 0o755, ALICE)
+    for number in range(20):
+        made, _ = await meta.create(home.ino, b"f%d" % number, 0o644, ALICE, exclusive=True)
+        assert (await other.lookup(home.ino, b"f%d" % number)).ino == made.attr.ino
+        with pytest.raises(Exists):
+            await other.mkdir(home.ino, b"f%d" % number, 0o755, ALICE)
+        await meta.unlink(home.ino, b"f%d" % number)
+        with pytest.raises(NotFound):
+            await other.lookup(home.ino, b"f%d" % number)
+
+
+async def test_an_existing_directory_is_delegated_with_its_first_change(
+    meta: DelegatedMeta, other: PostgresMeta, calls: list[str]
+) -> None:
+    home = await other.mkdir(ROOT_INO, b"old", 0o755, ALICE)
+    await other.mkdir(home.ino, b"sub", 0o755, ALICE)
+    await meta.lookup(ROOT_INO, b"old")
+    await meta.readdir(home.ino, 0, 100)
+    await meta.getattr(home.ino)
+    calls.clear()
+    await meta.create(home.ino, b"a", 0o644, ALICE, exclusive=True)
+    await meta.create(home.ino, b"b", 0o644, ALICE, exclusive=True)
+    assert calls == ["delegate"]
+    await other.mkdir(home.ino, b"c", 0o755, ALICE)
+    shown = await other.readdir(home.ino, 0, 100)
+    assert {entry.name for entry in shown} == {b"sub", b"a", b"b", b"c"}
+
+
+async def test_a_removed_file_keeps_the_bytes_written_just_before(
+    meta: DelegatedMeta, other: PostgresMeta
+) -> None:
+    home = await meta.mkdir(ROOT_INO, b"kept", 0o755, ALICE)
+    made, _ = await meta.create(home.ino, b"f", 0o644, ALICE, exclusive=True)
+    ino = made.attr.ino
+    await written(meta, ino, b"old")
+    await meta.release(ino)
+    await meta.sync()
+    await other.open(ino)
+    meta._not_before.clear()
+    await meta.readdir(home.ino, 0, 100)
+    await written(meta, ino, b"newer")
+    await meta.setattr(ino, SetAttr(mode=0o600))
+    await meta.unlink(home.ino, b"f")
+    shown = await other.file_map(ino)
+    assert (shown.attr.nlink, shown.attr.size) == (0, 5)
+    assert shown.attr.mode == stat.S_IFREG | 0o600
+    assert shown.refs[-1].inline == b"newer"
+
+
+@pytest.mark.parametrize("method", ["drop", "keep_lost"])
+async def test_a_journal_on_a_failing_disk_ends_no_wait(
+    meta: DelegatedMeta, store: PostgresMeta, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    def failing(self: Journal, *_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def misfit(*_: object) -> None:
+        raise StorageError("the batch does not fit")
+
+    home = await meta.mkdir(ROOT_INO, b"failing", 0o755, ALICE)
+    await meta.sync()
+    with provoked("wrkfs.meta.delegations.flusher") as lines:
+        monkeypatch.setattr(Journal, method, failing)
+        await meta.mkdir(home.ino, b"a", 0o755, ALICE)
+        async with asyncio.timeout(10):
+            if method == "drop":
+                await meta.sync()
+            else:
+                monkeypatch.setattr(store, "apply", misfit)
+                with pytest.raises(StorageError):
+                    await meta.sync()
+    assert "No space left on device" in lines[0]
+    monkeypatch.undo()
+
+
+async def test_a_burst_is_sent_in_few_batches(
+    meta: DelegatedMeta, other: PostgresMeta, pg_volume: InPostgres
+) -> None:
+    home = await meta.mkdir(ROOT_INO, b"burst", 0o755, ALICE)
+    for number in range(500):
+        made, _ = await meta.create(home.ino, b"f%d" % number, 0o644, ALICE, exclusive=True)
+        await meta.release(made.attr.ino)
+    await meta.sync()
+    assert len(await other.readdir(home.ino, 0, 1000)) == 500
+    await asyncio.gather(*(meta.unlink(home.ino, b"f%d" % n) for n in range(500)))
+    await meta.sync()
+    assert await other.readdir(home.ino, 0, 1000) == []

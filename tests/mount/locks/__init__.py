@@ -1,0 +1,1 @@
+"""Locks of programs on real mounts."""

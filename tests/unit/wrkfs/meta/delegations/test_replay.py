@@ -1,0 +1,102 @@
+"""Journals of dead processes are sent, or kept for the operator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from tests.harness.logs import provoked
+from wrkfs.errors import StorageError
+from wrkfs.meta.delegations import delta
+from wrkfs.meta.delegations.journal import Journal, Owner
+from wrkfs.meta.delegations.replay import replay_left
+from wrkfs.types import Ino, SessionId
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from wrkfs.meta.interface.delegations import Batch, DelegationStore
+
+HOME = Ino(7)
+
+
+class Database:
+    """The database with one dead session. `last` is its last applied batch; None: fenced."""
+
+    def __init__(self, last: int | None, *, refuses: bool = False) -> None:
+        self.last = last
+        self.refuses = refuses
+        self.cut: list[tuple[int, list[object]]] = []
+        self.fenced: list[SessionId] = []
+
+    async def applied(self, _session: SessionId, _epoch: int) -> int | None:
+        """Return the last batch."""
+        return self.last
+
+    async def apply_for(self, session: SessionId, epoch: int, seq: int, batch: Batch) -> None:
+        """Apply a batch of the dead session."""
+        assert (session, epoch) == (3, 1)
+        if self.refuses:
+            raise StorageError("it does not fit")
+        self.cut.append((seq, list(batch.arguments()[15])))
+
+    async def fence(self, session: SessionId, *, force: bool = False) -> bool:
+        """Fence the dead session."""
+        assert force
+        self.fenced.append(session)
+        return True
+
+
+def abandon(root: Path, *batches: bytes) -> None:
+    """Leave a journal of the dead session, with one removal in each batch."""
+    journal = Journal(root, Owner("v", SessionId(3), 1))
+    for number, name in enumerate(batches, 1):
+        journal.begin(number)
+        journal.append([delta.cut_record(HOME, name)])
+    journal.close(keep=True)
+
+
+async def replay(database: Database, root: Path) -> None:
+    """Replay the journals below a directory."""
+    await replay_left(cast("DelegationStore", database), "v", root)
+
+
+async def test_batches_that_the_database_lacks_are_sent(tmp_path: Path) -> None:
+    abandon(tmp_path, b"a", b"b", b"c")
+    database = Database(1)
+    await replay(database, tmp_path)
+    assert database.cut == [(2, [b"b"]), (3, [b"c"])]
+    assert database.fenced == [3]
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_changes_of_a_fenced_session_are_kept(tmp_path: Path) -> None:
+    abandon(tmp_path, b"a")
+    database = Database(None)
+    with provoked("wrkfs.meta.delegations.replay") as lines:
+        await replay(database, tmp_path)
+    assert database.cut == []
+    assert "lost changes" in lines[0]
+    assert [path.name for path in tmp_path.iterdir()] == ["lost-v-3"]
+
+
+async def test_a_refused_batch_ends_the_replay(tmp_path: Path) -> None:
+    abandon(tmp_path, b"a", b"b")
+    with provoked("wrkfs.meta.delegations.replay") as lines:
+        await replay(Database(0, refuses=True), tmp_path)
+    assert "it does not fit" in lines[0]
+    assert [path.name for path in tmp_path.iterdir()] == ["lost-v-3"]
+
+
+async def test_a_malformed_record_ends_the_replay(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, Owner("v", SessionId(3), 1))
+    journal.append([("?", 1)])
+    journal.close(keep=True)
+    with provoked("wrkfs.meta.delegations.replay") as lines:
+        await replay(Database(0), tmp_path)
+    assert "malformed" in lines[0]
+
+
+async def test_without_journals_nothing_happens(tmp_path: Path) -> None:
+    database = Database(0)
+    await replay(database, tmp_path / "missing")
+    assert database.fenced == []

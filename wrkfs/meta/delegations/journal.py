@@ -1,0 +1,190 @@
+"""The journal of a session: its answered and unsent changes, in files on the host's disk.
+
+A journal outlives the mount process, but not a power failure: it is written, not synced. One
+directory belongs to one registration of a session. It has a file `session` that names the session,
+and one file for each batch. The next mount on the host replays what a dead process left
+(`replay`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import struct
+import zlib
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import msgpack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from wrkfs.meta.delegations.delta import Record
+    from wrkfs.types import SessionId
+
+FORMAT = 1
+"""Version of the format; another version is not replayed."""
+RECORD_MAX = 16 << 20
+"""Maximum size of an entry in bytes."""
+_HEAD = struct.Struct("=II")
+_OWNER = "session"
+_LOST = "lost-"
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The session that wrote a journal: the schema of its volume, its number and epoch."""
+
+    schema: str
+    session: SessionId
+    epoch: int
+    format: int = FORMAT
+
+
+class Journal:
+    """The open journal of this session.
+
+    Critical section: none, no method waits. A failed `append` leaves the file as it was, or raises
+    on every later call.
+    """
+
+    def __init__(self, root: Path, owner: Owner) -> None:
+        """Create the journal below `root`. Raises OSError."""
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._path = root / f"{owner.schema}-{owner.session}"
+        shutil.rmtree(self._path, ignore_errors=True)
+        self._path.mkdir(mode=0o700)
+        self._lock = os.open(self._path / _OWNER, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        os.write(self._lock, json.dumps(asdict(owner)).encode())
+        self._number = 0
+        self._file = -1
+        self._size = 0
+        self._broken = False
+        self.begin(1)
+
+    def begin(self, number: int) -> None:
+        """Start the file of batch `number`; later entries belong to it. Raises OSError."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+        flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+        self._number, self._size = number, 0
+        self._file = os.open(self._segment(number), flags, 0o600)
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Write the records of one change. Raises OSError, for example on a full disk."""
+        if self._broken or self._file < 0:
+            raise OSError("the journal is closed, or an earlier write to it failed")
+        body: bytes = msgpack.packb(records)
+        entry = _HEAD.pack(len(body), zlib.crc32(body)) + body
+        written = 0
+        try:
+            written = os.write(self._file, entry)
+        finally:
+            if written != len(entry):
+                self._broken = True
+                os.ftruncate(self._file, self._size)
+                self._broken = False
+        if written != len(entry):
+            raise OSError("the disk of the journal is full")
+        self._size += written
+
+    def drop(self, number: int) -> None:
+        """Delete the file of a batch that the database has applied."""
+        self._segment(number).unlink(missing_ok=True)
+
+    def keep_lost(self) -> Path | None:
+        """Keep the entries, which will not be applied, for the operator; return their directory."""
+        target = self._path.with_name(f"{_LOST}{self._path.name}")
+        shutil.rmtree(target, ignore_errors=True)
+        segments = [path for path in self._path.iterdir() if path.name != _OWNER]
+        if not any(path.stat().st_size for path in segments):
+            return None
+        shutil.copytree(self._path, target)
+        return target
+
+    def close(self, *, keep: bool = False) -> None:
+        """Close the journal, and delete it unless `keep`. Idempotent."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+        if self._lock >= 0:
+            if not keep:
+                shutil.rmtree(self._path, ignore_errors=True)
+            os.close(self._lock)
+            self._lock = -1
+
+    def _segment(self, number: int) -> Path:
+        return self._path / f"{number:016d}"
+
+
+class LeftJournal:
+    """The journal of a dead process. The caller holds its lock until `close`."""
+
+    def __init__(self, path: Path, owner: Owner, lock: int) -> None:
+        self.owner = owner
+        self.path = path
+        self._lock = lock
+
+    def batches(self) -> Iterator[tuple[int, list[Record]]]:
+        """Yield numbers and records of the batches, in order; stops at the first torn entry."""
+        for path in sorted(self.path.iterdir()):
+            if path.name == _OWNER or not path.name.isdigit():
+                continue
+            records, whole = read_entries(path)
+            yield int(path.name), records
+            if not whole:
+                return
+
+    def close(self, *, lost: bool) -> Path | None:
+        """Delete the journal, or keep it for the operator if it is `lost`; return its new place."""
+        target = None
+        if lost:
+            target = self.path.with_name(f"{_LOST}{self.path.name}")
+            shutil.rmtree(target, ignore_errors=True)
+            self.path.rename(target)
+        else:
+            shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+        return target
+
+
+def read_entries(path: Path) -> tuple[list[Record], bool]:
+    """Return the records of a file, and False if a torn entry ends it."""
+    records: list[Record] = []
+    with path.open("rb") as file:
+        while head := file.read(_HEAD.size):
+            if len(head) < _HEAD.size:
+                return records, False
+            length, checksum = _HEAD.unpack(head)
+            body = file.read(length) if length <= RECORD_MAX else b""
+            if len(body) < length or zlib.crc32(body) != checksum or not length:
+                return records, False
+            records += [tuple(record) for record in msgpack.unpackb(body)]
+    return records, True
+
+
+def left_journals(root: Path, schema: str) -> Iterator[LeftJournal]:
+    """Yield the journals of a volume whose processes are dead; other ones are left alone."""
+    if not root.is_dir():
+        return
+    for path in sorted(root.glob(f"{schema}-*")):
+        try:
+            lock = os.open(path / _OWNER, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            owner = Owner(**json.loads(os.pread(lock, 4096, 0)))
+        except (OSError, ValueError, TypeError):
+            os.close(lock)
+            continue
+        if owner.format != FORMAT or owner.schema != schema:
+            os.close(lock)
+            continue
+        yield LeftJournal(path, owner, lock)
