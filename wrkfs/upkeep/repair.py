@@ -31,6 +31,7 @@ STEPS = (
     "slices",
     "symlinks",
     "snapshots",
+    "delegations",
     "use",
 )
 """Functions `wrkfs.repair_<step>`, each one transaction."""

@@ -200,3 +200,21 @@ async def test_a_burst_is_sent_in_few_batches(
     await asyncio.gather(*(meta.unlink(home.ino, b"f%d" % n) for n in range(500)))
     await meta.sync()
     assert await other.readdir(home.ino, 0, 1000) == []
+
+
+async def test_a_removed_directory_is_no_longer_delegated(
+    store: PostgresMeta, pg_volume: InPostgres
+) -> None:
+    await store.start()
+    try:
+        for name in (b"removed", b"tree", b"replaced", b"moved"):
+            await store.mkdir(ROOT_INO, name, 0o755, ALICE)
+        assert len(await pg_volume.rows("SELECT 1 FROM delegation")) == 4
+        await store.rmdir(ROOT_INO, b"removed")
+        assert await pg_volume.broken_invariants() == []
+        await store.remove_tree(ROOT_INO, b"tree")
+        assert await pg_volume.broken_invariants() == []
+        await store.rename(ROOT_INO, b"moved", ROOT_INO, b"replaced")
+        assert await pg_volume.broken_invariants() == []
+    finally:
+        await store.close()

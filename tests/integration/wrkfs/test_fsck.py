@@ -125,7 +125,31 @@ DAMAGE = {
         18,
         "UPDATE inode SET borrowed = 1 WHERE ino = (SELECT ino FROM dentry WHERE name = 'small')",
     ),
+    "bytes booked as shared": (18, "UPDATE usage SET shared = 7, bytes = bytes - 7"),
     "held, but gone": (13, "INSERT INTO sustained VALUES (99999, 1)"),
+    "delegation of a missing directory": (
+        19,
+        "INSERT INTO delegation SELECT 99999, session_id FROM session LIMIT 1",
+    ),
+    "delegation of a file": (
+        19,
+        "INSERT INTO delegation SELECT d.ino, s.session_id FROM dentry d, session s "
+        "WHERE d.name = 'small' LIMIT 1",
+    ),
+    "delegation of a removed directory": (
+        19,
+        "WITH d AS (DELETE FROM dentry WHERE name = 'empty' RETURNING ino), "
+        "i AS (UPDATE inode SET nlink = 0, parent = 1 FROM d WHERE inode.ino = d.ino), "
+        "t AS (INSERT INTO trash (parent, name, ino, bytes, deleted_at) "
+        "SELECT 1, 'empty', ino, 0, now() FROM d) "
+        "INSERT INTO delegation SELECT d.ino, s.session_id FROM d, session s LIMIT 1",
+    ),
+    "delegation of a missing session": (19, "INSERT INTO delegation VALUES (1, 99999)"),
+    "reservation of a missing session": (20, "INSERT INTO reservation VALUES (99999, 1, 1)"),
+    "reservation of a negative size": (
+        20,
+        "INSERT INTO reservation SELECT session_id, -1, 0 FROM session LIMIT 1",
+    ),
 }
 
 
@@ -242,6 +266,8 @@ COLUMNS = {
     "sustained": ("ino", "session_id"),
     "deleted": ("slice_id", "size"),
     "slice_range": ("first",),
+    "delegation": ("ino", "session_id"),
+    "reservation": ("session_id", "bytes", "inodes"),
 }
 
 

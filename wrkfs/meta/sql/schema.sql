@@ -48,6 +48,8 @@
 --      the root. No other entry names an inode below 2^52 in a directory from 2^52 on, or the reverse.
 --  I18 inode.borrowed is the number of bytes that only borrowed refs cover. `shared_slice` has the
 --      slices whose refs are all borrowed, with their sizes; usage.shared is their sum.
+--  I19 Every row of `delegation` names a directory with nlink > 0, and a session that is not fenced.
+--  I20 Every row of `reservation` has bytes >= 0 and inodes >= 0, and a session that is not fenced.
 --
 -- SESSIONS, EXPIRY AND FENCING
 --  A mount (or HTTP server) registers a session and sends a heartbeat every 2 s, which sets

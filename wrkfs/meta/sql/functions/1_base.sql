@@ -342,6 +342,7 @@ CREATE FUNCTION wrkfs.drop_directory(
     a_ino bigint, a_parent bigint, a_name bytea, a_now bigint, a_before bigint
 ) RETURNS wrkfs.freed LANGUAGE plpgsql AS $$
 BEGIN
+    DELETE FROM delegation d WHERE d.ino = a_ino;
     IF NOT wrkfs.has_trash() THEN RETURN wrkfs.free_inodes(ARRAY[a_ino]); END IF;
     UPDATE inode i SET nlink = 0, ctime = a_now, parent = a_parent WHERE i.ino = a_ino;
     INSERT INTO trash (parent, name, ino, bytes, deleted_at, dir_mtime)

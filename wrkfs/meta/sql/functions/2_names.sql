@@ -342,6 +342,7 @@ BEGIN
     -- The caller drops its cache of the directory. If another session has just taken a lease, the
     -- purge of the tree recalls it.
     DELETE FROM lease l WHERE l.ino = a_ino AND l.session_id = a_session;
+    DELETE FROM delegation d WHERE d.ino = a_ino;
     UPDATE inode i SET nlink = 0, ctime = a_now, parent = CASE WHEN v_keeps THEN a_parent ELSE 0 END
     WHERE i.ino = a_ino;
     IF v_keeps THEN

@@ -351,6 +351,39 @@ BEGIN
     LIMIT a_limit;
 END $$;
 
+-- I19: delegations.
+CREATE FUNCTION wrkfs.check_19(a_limit integer) RETURNS SETOF wrkfs.finding
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY
+    SELECT g.ino, NULL::bytea, format('delegated to session %s, but no directory with a name',
+        g.session_id)
+    FROM delegation g LEFT JOIN inode i ON i.ino = g.ino AND i.mode >> 12 = 4 AND i.nlink > 0
+    WHERE i.ino IS NULL
+    UNION ALL
+    SELECT g.ino, NULL::bytea, format('delegated to session %s, which is gone or fenced',
+        g.session_id)
+    FROM delegation g LEFT JOIN session s ON s.session_id = g.session_id AND s.fenced_at IS NULL
+    WHERE s.session_id IS NULL
+    LIMIT a_limit;
+END $$;
+
+-- I20: reservations of room in the quota.
+CREATE FUNCTION wrkfs.check_20(a_limit integer) RETURNS SETOF wrkfs.finding
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY
+    SELECT 0::bigint, NULL::bytea, format('session %s reserves %s bytes and %s inodes',
+        r.session_id, r.bytes, r.inodes)
+    FROM reservation r WHERE r.bytes < 0 OR r.inodes < 0
+    UNION ALL
+    SELECT 0::bigint, NULL::bytea, format('a reservation of session %s, which is gone or fenced',
+        r.session_id)
+    FROM reservation r LEFT JOIN session s ON s.session_id = r.session_id AND s.fenced_at IS NULL
+    WHERE s.session_id IS NULL
+    LIMIT a_limit;
+END $$;
+
 -- Returns the files with borrowed refs, and the bytes that only those cover.
 CREATE FUNCTION wrkfs.all_borrowed() RETURNS TABLE (ino bigint, bytes numeric)
 LANGUAGE plpgsql STABLE AS $$

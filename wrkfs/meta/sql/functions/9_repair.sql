@@ -81,6 +81,25 @@ BEGIN
     RETURN v_count + v_more;
 END $$;
 
+-- Delegations and reservations of missing sessions, delegations of missing or removed directories, and
+-- negative reservations (I19, I20). A holder may still have changes of a directory that is missing: the
+-- database then refuses them, and the holder reports the loss.
+CREATE FUNCTION wrkfs.repair_delegations() RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    v_count bigint;
+    v_more bigint;
+BEGIN
+    DELETE FROM delegation g WHERE NOT EXISTS (
+            SELECT 1 FROM inode i WHERE i.ino = g.ino AND i.mode >> 12 = 4 AND i.nlink > 0)
+        OR NOT EXISTS (
+            SELECT 1 FROM session s WHERE s.session_id = g.session_id AND s.fenced_at IS NULL);
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    DELETE FROM reservation r WHERE r.bytes < 0 OR r.inodes < 0 OR NOT EXISTS (
+        SELECT 1 FROM session s WHERE s.session_id = r.session_id AND s.fenced_at IS NULL);
+    GET DIAGNOSTICS v_more = ROW_COUNT;
+    RETURN v_count + v_more;
+END $$;
+
 -- Entries that refer to no inode (I1). Creations of entries lock the directory, as this does.
 CREATE FUNCTION wrkfs.repair_entries() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
