@@ -38,7 +38,7 @@ def work_and_kill(drive: MountProcess, script: StepScript, seed: int) -> None:
 
 
 @pytest.mark.promise("D1")
-@pytest.mark.figure("CR-8")
+@pytest.mark.figure("CR-10")
 @pytest.mark.parametrize("event", ["process", "power"])
 @pytest.mark.timeout(600)
 def test_what_is_left_is_a_prefix(
@@ -80,7 +80,7 @@ def test_what_is_left_is_a_prefix(
 
 
 @pytest.mark.promise("D1")
-@pytest.mark.figure("CR-9")
+@pytest.mark.figure("CR-11")
 @pytest.mark.parametrize("way", ["kill", "stop_immediately", "kill_postmaster"])
 @pytest.mark.timeout(300)
 def test_a_crash_of_the_database_loses_nothing(
