@@ -12,7 +12,6 @@ from wrkfs.meta.delegations.delta import Delta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
 
     from wrkfs.meta.delegations.delta import Record
     from wrkfs.meta.delegations.journal import Journal
@@ -231,22 +230,12 @@ class Flusher:
                 log.error("cannot write the journal, so changes are no longer delayed: %s", error)
 
     def _drop(self, number: int) -> None:
-        """Delete the journal of a batch that the database has applied or refused."""
+        """Delete the journal of a batch; a replay ignores what the database has."""
         if self._journal is not None:
             try:
                 self._journal.drop(number)
             except OSError as error:
-                log.error("cannot delete a part of the journal: %s", error)
-
-    def _keep_lost(self) -> Path | None:
-        """Keep the journal of lost changes; on a full disk, only the log names them."""
-        if self._journal is None:
-            return None
-        try:
-            return self._journal.keep_lost()
-        except OSError as error:
-            log.error("cannot keep the journal of lost changes: %s", error)
-            return None
+                log.error("cannot delete the journal of a batch: %s", error)
 
     def lose(self) -> None:
         """Drop all changes: the session is over."""
@@ -274,3 +263,12 @@ class Flusher:
             batch.end(loss)
             if batch.number != self._number:
                 self._drop(batch.number)
+
+    def _keep_lost(self) -> str:
+        """Keep the journal for the operator; return its place, or why there is none."""
+        if self._journal is None:
+            return "no journal"
+        try:
+            return str(self._journal.keep_lost())
+        except OSError as error:
+            return f"no file, because the journal cannot be copied ({error})"

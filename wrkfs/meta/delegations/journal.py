@@ -11,13 +11,17 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import struct
 import zlib
 from dataclasses import asdict, dataclass
+from itertools import count
 from typing import TYPE_CHECKING
 
 import msgpack
+
+from wrkfs.meta.rules import EXTENTS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,9 +34,16 @@ FORMAT = 1
 """Version of the format; another version is not replayed."""
 RECORD_MAX = 16 << 20
 """Maximum size of an entry in bytes."""
+RECORDS_MAX = EXTENTS_MAX + 16
+"""Maximum number of records in an entry: a change has extents, inodes and names."""
+FIELDS_MAX = 32
+"""Maximum number of values in a record."""
+SEGMENT_MAX = 256 << 20
+"""Maximum size of the file of a batch: several times what `flusher.FULL` allows."""
 _HEAD = struct.Struct("=II")
 _OWNER = "session"
 _LOST = "lost-"
+_SEGMENT = re.compile("[0-9]{16}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +92,8 @@ class Journal:
         if self._broken or self._file < 0:
             raise OSError("the journal is closed, or an earlier write to it failed")
         body: bytes = msgpack.packb(records)
+        if len(body) > RECORD_MAX or self._size > SEGMENT_MAX - RECORD_MAX - _HEAD.size:
+            raise OSError("the change is too large for the journal")
         entry = _HEAD.pack(len(body), zlib.crc32(body)) + body
         written = 0
         try:
@@ -99,9 +112,11 @@ class Journal:
         self._segment(number).unlink(missing_ok=True)
 
     def keep_lost(self) -> Path | None:
-        """Keep the entries, which will not be applied, for the operator; return their directory."""
-        target = self._path.with_name(f"{_LOST}{self._path.name}")
-        shutil.rmtree(target, ignore_errors=True)
+        """Keep the entries, which will not be applied, for the operator; return their directory.
+
+        Raises OSError, for example on a full disk.
+        """
+        target = _free_name(self._path)
         segments = [path for path in self._path.iterdir() if path.name != _OWNER]
         if not any(path.stat().st_size for path in segments):
             return None
@@ -132,32 +147,48 @@ class LeftJournal:
         self._lock = lock
 
     def batches(self) -> Iterator[tuple[int, list[Record]]]:
-        """Yield numbers and records of the batches, in order; stops at the first torn entry."""
-        for path in sorted(self.path.iterdir()):
-            if path.name == _OWNER or not path.name.isdigit():
-                continue
+        """Yield numbers and records of the batches, in order; stops at the first torn entry.
+
+        Raises OSError, and ValueError for entries that no mount writes.
+        """
+        for path in segments_of(self.path):
             records, whole = read_entries(path)
             yield int(path.name), records
             if not whole:
                 return
 
+    def release(self) -> None:
+        """Let another process replay the journal. Idempotent; also done by `close`."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
     def close(self, *, lost: bool) -> Path | None:
         """Delete the journal, or keep it for the operator if it is `lost`; return its new place."""
         target = None
         if lost:
-            target = self.path.with_name(f"{_LOST}{self.path.name}")
-            shutil.rmtree(target, ignore_errors=True)
+            target = _free_name(self.path)
             self.path.rename(target)
         else:
             shutil.rmtree(self.path, ignore_errors=True)
-        os.close(self._lock)
+        self.release()
         return target
 
 
+def segments_of(path: Path) -> list[Path]:
+    """Return the files of the batches of a journal, in order. Raises OSError."""
+    return sorted(file for file in path.iterdir() if _SEGMENT.fullmatch(file.name))
+
+
 def read_entries(path: Path) -> tuple[list[Record], bool]:
-    """Return the records of a file, and False if a torn entry ends it."""
+    """Return the records of a file, and False if a torn entry ends it.
+
+    Raises OSError, and ValueError if the file has entries that no mount writes.
+    """
     records: list[Record] = []
     with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size > SEGMENT_MAX:
+            raise ValueError(f"{path.name} is larger than {SEGMENT_MAX} bytes")
         while head := file.read(_HEAD.size):
             if len(head) < _HEAD.size:
                 return records, False
@@ -165,8 +196,50 @@ def read_entries(path: Path) -> tuple[list[Record], bool]:
             body = file.read(length) if length <= RECORD_MAX else b""
             if len(body) < length or zlib.crc32(body) != checksum or not length:
                 return records, False
-            records += [tuple(record) for record in msgpack.unpackb(body)]
+            records += _unpacked(body)
     return records, True
+
+
+def _unpacked(body: bytes) -> list[Record]:
+    """Return the records of an entry. The memory that this takes is bounded, whatever it says."""
+    unpacker = _Unpacker()
+    try:
+        records = msgpack.unpackb(
+            body,
+            list_hook=unpacker.take,
+            max_array_len=RECORDS_MAX,
+            max_map_len=0,
+            max_ext_len=0,
+        )
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise ValueError(f"an entry is malformed: {error}") from None
+    if not isinstance(records, list):
+        raise ValueError("an entry is malformed: it is no list of records")
+    return records
+
+
+class _Unpacker:
+    """Accepts one list of records; a record is a list of values."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._complete = False
+
+    def take(self, values: list[object]) -> object:
+        """Return a record as a tuple, and the list of records as it is."""
+        if self._complete:
+            raise ValueError("more than one list of records")
+        if values and not isinstance(values[0], tuple):
+            self._count += 1
+            if self._count > RECORDS_MAX or len(values) > FIELDS_MAX:
+                raise ValueError("too many records, or too many values in one")
+            if any(isinstance(value, tuple) for value in values):
+                raise ValueError("a record in a record")
+            return tuple(values)
+        self._complete = True
+        if not all(isinstance(value, tuple) for value in values):
+            raise ValueError("a value outside of a record")
+        return values
 
 
 def left_journals(root: Path, schema: str) -> Iterator[LeftJournal]:
@@ -180,7 +253,7 @@ def left_journals(root: Path, schema: str) -> Iterator[LeftJournal]:
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            owner = Owner(**json.loads(os.pread(lock, 4096, 0)))
+            owner = _owner(os.pread(lock, 4096, 0))
         except (OSError, ValueError, TypeError):
             os.close(lock)
             continue
@@ -188,3 +261,23 @@ def left_journals(root: Path, schema: str) -> Iterator[LeftJournal]:
             os.close(lock)
             continue
         yield LeftJournal(path, owner, lock)
+
+
+def _owner(text: bytes) -> Owner:
+    """Return the session that a journal names. Raises ValueError, TypeError."""
+    owner = Owner(**json.loads(text))
+    for number in (owner.session, owner.epoch, owner.format):
+        if type(number) is not int or not 0 <= number < 1 << 63:
+            raise ValueError("the journal names no session")
+    return owner
+
+
+def _free_name(path: Path) -> Path:
+    """Return a new name for what a journal lost; a session may lose changes more than once."""
+    names = (f"{_LOST}{path.name}{suffix}" for suffix in _suffixes())
+    return next(place for name in names if not (place := path.with_name(name)).exists())
+
+
+def _suffixes() -> Iterator[str]:
+    yield ""
+    yield from (f".{number}" for number in count(2))

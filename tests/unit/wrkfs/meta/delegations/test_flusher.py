@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import shutil
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -13,7 +15,7 @@ from tests.harness.wait import at_once
 from wrkfs.errors import Fenced, StorageError, Unavailable
 from wrkfs.meta.delegations import delta, flusher
 from wrkfs.meta.delegations.flusher import Flusher
-from wrkfs.meta.delegations.journal import Journal, Owner
+from wrkfs.meta.delegations.journal import RECORD_MAX, Journal, Owner
 from wrkfs.types import Ino, SessionId
 
 if TYPE_CHECKING:
@@ -163,3 +165,52 @@ async def test_a_full_delta_makes_callers_wait(
     change(sender, b"a")
     await sender.make_room()
     assert database.batches == [(1, [b"a"], [])]
+
+
+async def test_a_loss_is_reported_although_the_journal_cannot_be_copied(
+    sender: Flusher, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    losses: list[WrkfsError] = []
+    sender.on_loss = losses.append
+    database.failures = [StorageError("it does not fit")]
+    monkeypatch.setattr(shutil, "copytree", full)
+    change(sender, b"a")
+    with (
+        provoked("wrkfs.meta.delegations.flusher") as lines,
+        pytest.raises(StorageError, match="fit"),
+    ):
+        await sender.flush()
+    assert "No space left" in lines[0]
+    assert len(losses) == 1
+    change(sender, b"b")
+    await sender.flush()
+    assert [batch[1] for batch in database.batches] == [[b"b"]]
+
+
+async def test_an_applied_batch_is_no_loss_if_its_journal_cannot_be_deleted(
+    sender: Flusher, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    losses: list[WrkfsError] = []
+    sender.on_loss = losses.append
+    monkeypatch.setattr(Journal, "drop", read_only)
+    change(sender, b"a")
+    with provoked("wrkfs.meta.delegations.flusher") as lines:
+        await sender.flush()
+    assert "Read-only" in lines[0]
+    assert losses == []
+    change(sender, b"b")
+    with provoked("wrkfs.meta.delegations.flusher"):
+        await sender.flush()
+    assert [batch[1] for batch in database.batches] == [[b"a"], [b"b"]]
+
+
+async def test_a_change_that_does_not_fit_the_journal_is_not_recorded(sender: Flusher) -> None:
+    with pytest.raises(OSError, match="too large"):
+        change(sender, bytes(RECORD_MAX))
+    assert sender.idle

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from typing import TYPE_CHECKING, cast
 
+import msgpack
+import pytest
+
 from tests.harness.logs import provoked
-from wrkfs.errors import StorageError
+from wrkfs.errors import (
+    Doubtful,
+    Fenced,
+    InvalidArgument,
+    NoSpace,
+    StorageError,
+    Unavailable,
+)
 from wrkfs.meta.delegations import delta
 from wrkfs.meta.delegations.journal import Journal, Owner
 from wrkfs.meta.delegations.replay import replay_left
@@ -14,17 +26,21 @@ from wrkfs.types import Ino, SessionId
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from wrkfs.errors import WrkfsError
     from wrkfs.meta.interface.delegations import Batch, DelegationStore
 
 HOME = Ino(7)
 
 
 class Database:
-    """The database with one dead session. `last` is its last applied batch; None: fenced."""
+    """The database with one dead session. `last` is its last applied batch; None: fenced.
 
-    def __init__(self, last: int | None, *, refuses: bool = False) -> None:
+    Each call of `apply_for` raises `failure` if it is set.
+    """
+
+    def __init__(self, last: int | None, *, failure: WrkfsError | None = None) -> None:
         self.last = last
-        self.refuses = refuses
+        self.failure = failure
         self.cut: list[tuple[int, list[object]]] = []
         self.fenced: list[SessionId] = []
 
@@ -35,8 +51,8 @@ class Database:
     async def apply_for(self, session: SessionId, epoch: int, seq: int, batch: Batch) -> None:
         """Apply a batch of the dead session."""
         assert (session, epoch) == (3, 1)
-        if self.refuses:
-            raise StorageError("it does not fit")
+        if self.failure is not None:
+            raise self.failure
         self.cut.append((seq, list(batch.arguments()[15])))
 
     async def fence(self, session: SessionId, *, force: bool = False) -> bool:
@@ -79,11 +95,54 @@ async def test_changes_of_a_fenced_session_are_kept(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["lost-v-3"]
 
 
-async def test_a_refused_batch_ends_the_replay(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [StorageError, InvalidArgument, Fenced, Doubtful])
+async def test_a_refused_batch_ends_the_replay(tmp_path: Path, error: type[WrkfsError]) -> None:
     abandon(tmp_path, b"a", b"b")
+    database = Database(0, failure=error("it does not fit"))
     with provoked("wrkfs.meta.delegations.replay") as lines:
-        await replay(Database(0, refuses=True), tmp_path)
+        await replay(database, tmp_path)
     assert "it does not fit" in lines[0]
+    assert database.fenced == [3]
+    assert [path.name for path in tmp_path.iterdir()] == ["lost-v-3"]
+
+
+@pytest.mark.parametrize("error", [Unavailable, NoSpace])
+async def test_an_outage_keeps_the_journal_for_the_next_replay(
+    tmp_path: Path, error: type[WrkfsError]
+) -> None:
+    abandon(tmp_path, b"a", b"b")
+    database = Database(0, failure=error("outage"))
+    with pytest.raises(error):
+        await replay(database, tmp_path)
+    assert database.fenced == []
+    database.failure = None
+    await replay(database, tmp_path)
+    assert database.cut == [(1, [b"a"]), (2, [b"b"])]
+    assert database.fenced == [3]
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_batches_before_a_malformed_one_are_sent(tmp_path: Path) -> None:
+    abandon(tmp_path, b"a", b"b", b"c")
+    body = msgpack.packb(["no record"])
+    entry = struct.pack("=II", len(body), zlib.crc32(body)) + body
+    (tmp_path / "v-3" / f"{2:016d}").write_bytes(entry)
+    database = Database(0)
+    with provoked("wrkfs.meta.delegations.replay") as lines:
+        await replay(database, tmp_path)
+    assert "malformed" in lines[0]
+    assert database.cut == [(1, [b"a"])]
+    assert [path.name for path in tmp_path.iterdir()] == ["lost-v-3"]
+
+
+async def test_a_journal_that_cannot_be_read_is_kept(tmp_path: Path) -> None:
+    abandon(tmp_path, b"a")
+    segment = tmp_path / "v-3" / f"{1:016d}"
+    segment.unlink()
+    segment.mkdir()
+    with provoked("wrkfs.meta.delegations.replay") as lines:
+        await replay(Database(0), tmp_path)
+    assert "cannot be read" in lines[0]
     assert [path.name for path in tmp_path.iterdir()] == ["lost-v-3"]
 
 
