@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from boxd.errors import Unavailable
 from boxd.images.catalog import Catalog
 from boxd.store.postgres.store import PostgresStore
 from boxd.workspaces.credentials import ExternalStore, ObjectStorage, StoreTarget
+from boxd.workspaces.journals import JOURNALS, journal_lines, journal_row, read_journals
 from boxd.workspaces.provision import Provisioner
 from boxd.workspaces.seal import Sealer
 from boxd.workspaces.volume_admin import Row, credentials_text, listing, restore
@@ -28,12 +29,14 @@ from boxd.workspaces.volumes import Volumes
 from objectserver.config import BUCKET, REGION
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
     from boxd.config import Config
     from boxd.images.importer import ImportResult
     from boxd.model.catalog import Image
+    from boxd.model.volume import Volume
+    from boxd.workspaces.journals import JournalRow
 
 BESIDE_S = 5.0
 """Seconds within which the database of a running service must answer."""
@@ -113,6 +116,25 @@ async def restore_volume(config: Config, volume_id: str, workspace: str | None) 
     """
     async with _stored_volumes(config) as (store, volumes):
         return await restore(store, volumes, volume_id, workspace)
+
+
+async def volume_journals(config: Config) -> list[JournalRow]:
+    """Return a row for each journal in the state directory, the oldest first.
+
+    Without a running service the rows name no workspace. Raises Unavailable if the directory
+    cannot be read.
+    """
+    journals = await asyncio.to_thread(read_journals, config.state_dir / JOURNALS)
+    volumes: list[Volume] = []
+    with suppress(Unavailable):
+        async with _stored_volumes(config) as (store, _):
+            volumes = await store.list_volumes()
+    return [journal_row(journal, volumes) for journal in journals]
+
+
+def show_journal(config: Config, name: str) -> Iterator[str]:
+    """Yield a line for each change in a journal. Raises NotFound, Unavailable."""
+    return journal_lines(config.state_dir / JOURNALS, name)
 
 
 @asynccontextmanager

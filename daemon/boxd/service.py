@@ -60,6 +60,7 @@ from boxd.workspaces.box_drives import BoxDrives
 from boxd.workspaces.credentials import ExternalStore, ObjectStorage, StoreTarget
 from boxd.workspaces.host_drives import HostDrives
 from boxd.workspaces.idle_upkeep import IdleUpkeep
+from boxd.workspaces.journals import JOURNALS
 from boxd.workspaces.mounts import Mounts
 from boxd.workspaces.pool import DrivePool
 from boxd.workspaces.provision import Provisioner
@@ -77,8 +78,6 @@ if TYPE_CHECKING:
     from boxd.config import Config
     from boxd.images.catalog import Catalog
 
-JOURNALS = "journals"
-"""Directory in the state directory for the journals of this host's mounts."""
 INSTANCE = "instance"
 """A setting in the control database and a file in the state directory, with the same value.
 

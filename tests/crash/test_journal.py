@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,6 +36,11 @@ def work_and_kill(drive: MountProcess, script: StepScript, seed: int) -> None:
     drive.kill()
     script.join()
     wait_for_the_dead(drive.config)
+
+
+def is_at_work(script: StepScript, steps: int) -> bool:
+    """Return True if the script has made so many steps, or has failed."""
+    return script.steps >= steps or bool(script.trouble)
 
 
 @pytest.mark.promise("D1")
@@ -103,8 +109,7 @@ def test_a_crash_of_the_database_loses_nothing(
             time.sleep(random.Random(number).uniform(0.1, LONGEST))
             getattr(cluster, way)()
             cluster.start()
-            calls = script.steps
-            until(lambda: script.steps >= calls + 20 or script.trouble)  # noqa: B023 used at once
+            until(partial(is_at_work, script, script.steps + 20))
             script.stop()
             script.join()
             assert script.answered == len(script.states) - 1, script.trouble

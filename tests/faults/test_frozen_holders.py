@@ -3,7 +3,6 @@ its unsent changes."""
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 from typing import TYPE_CHECKING
@@ -65,9 +64,8 @@ def test_a_frozen_holder_loses_what_it_did_not_send(
         (other.path / "home" / name).write_bytes(b"of the other mount")
 
         frozen.go_on(holder)
-        with pytest.raises(OSError) as failure:  # noqa: PT011 the number is checked
+        with pytest.raises(OSError, match="Input/output error"):
             os.fsync(descriptor)
-        assert failure.value.errno == errno.EIO
         os.close(descriptor)
         until(lambda: "lost changes of" in holder.log.read_text())
         assert name in holder.log.read_text()

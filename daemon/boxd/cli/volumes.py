@@ -1,4 +1,4 @@
-"""The command `boxd volumes`: ls, credentials, restore."""
+"""The command `boxd volumes`: ls, credentials, restore, journal."""
 
 from __future__ import annotations
 
@@ -35,6 +35,12 @@ def add(commands: Commands) -> None:
         "--workspace", metavar="NAME", help="attach the drive to this workspace (default: its own)"
     )
     restore.set_defaults(run=_restore)
+    text = "list the changes that mounts have answered and not sent, and those that were lost"
+    journal = verbs.add_parser("journal", parents=parents, help=text)
+    journal.add_argument(
+        "--show", metavar="JOURNAL", help="print the changes of one journal (default: list all)"
+    )
+    journal.set_defaults(run=_journal)
 
 
 def _ls(config: Config, arguments: argparse.Namespace) -> int:
@@ -45,6 +51,21 @@ def _ls(config: Config, arguments: argparse.Namespace) -> int:
     del arguments
     rows = asyncio.run(list_volumes(config))
     print_table([("VOLUME", "OWNER", "WORKSPACE", "CREATED", "TRASHED UNTIL"), *rows])
+    return 0
+
+
+def _journal(config: Config, arguments: argparse.Namespace) -> int:
+    import asyncio
+
+    from boxd.maintenance import show_journal, volume_journals
+
+    if arguments.show is not None:
+        for line in show_journal(config, arguments.show):
+            print(line)
+        return 0
+    rows = asyncio.run(volume_journals(config))
+    heads = ("JOURNAL", "WORKSPACE", "SESSION", "STATE", "LAST CHANGE", "CHANGES", "NAMES")
+    print_table([heads, *rows])
     return 0
 
 

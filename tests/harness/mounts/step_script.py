@@ -97,7 +97,7 @@ class StepScript:
     # -- calls --
 
     def _work(self) -> None:
-        verbs = [
+        verbs: list[Callable[[], object]] = [
             self._create,
             self._create,
             self._replace,

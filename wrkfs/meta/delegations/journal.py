@@ -41,7 +41,8 @@ FIELDS_MAX = 32
 SEGMENT_MAX = 256 << 20
 """Maximum size of the file of a batch: several times what `flusher.FULL` allows."""
 _HEAD = struct.Struct("=II")
-_OWNER = "session"
+OWNER_FILE = "session"
+"""Name of the file that names the session; it is locked while the process runs."""
 _LOST = "lost-"
 _SEGMENT = re.compile("[0-9]{16}")
 
@@ -69,7 +70,7 @@ class Journal:
         self._path = root / f"{owner.schema}-{owner.session}"
         shutil.rmtree(self._path, ignore_errors=True)
         self._path.mkdir(mode=0o700)
-        self._lock = os.open(self._path / _OWNER, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        self._lock = os.open(self._path / OWNER_FILE, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         os.write(self._lock, json.dumps(asdict(owner)).encode())
         self._number = 0
@@ -117,7 +118,7 @@ class Journal:
         Raises OSError, for example on a full disk.
         """
         target = _free_name(self._path)
-        segments = [path for path in self._path.iterdir() if path.name != _OWNER]
+        segments = [path for path in self._path.iterdir() if path.name != OWNER_FILE]
         if not any(path.stat().st_size for path in segments):
             return None
         shutil.copytree(self._path, target)
@@ -181,23 +182,29 @@ def segments_of(path: Path) -> list[Path]:
 
 
 def read_entries(path: Path) -> tuple[list[Record], bool]:
-    """Return the records of a file, and False if a torn entry ends it.
+    """Return the records of a file, and False if a torn entry ends it. Raises as `read_changes`."""
+    changes, whole = read_changes(path)
+    return [record for records in changes for record in records], whole
+
+
+def read_changes(path: Path) -> tuple[list[list[Record]], bool]:
+    """Return the records of each change in a file, and False if a torn entry ends it.
 
     Raises OSError, and ValueError if the file has entries that no mount writes.
     """
-    records: list[Record] = []
+    changes: list[list[Record]] = []
     with path.open("rb") as file:
         if os.fstat(file.fileno()).st_size > SEGMENT_MAX:
             raise ValueError(f"{path.name} is larger than {SEGMENT_MAX} bytes")
         while head := file.read(_HEAD.size):
             if len(head) < _HEAD.size:
-                return records, False
+                return changes, False
             length, checksum = _HEAD.unpack(head)
             body = file.read(length) if length <= RECORD_MAX else b""
             if len(body) < length or zlib.crc32(body) != checksum or not length:
-                return records, False
-            records += _unpacked(body)
-    return records, True
+                return changes, False
+            changes.append(_unpacked(body))
+    return changes, True
 
 
 def _unpacked(body: bytes) -> list[Record]:
@@ -248,12 +255,12 @@ def left_journals(root: Path, schema: str) -> Iterator[LeftJournal]:
         return
     for path in sorted(root.glob(f"{schema}-*")):
         try:
-            lock = os.open(path / _OWNER, os.O_RDWR | os.O_CLOEXEC)
+            lock = os.open(path / OWNER_FILE, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            owner = _owner(os.pread(lock, 4096, 0))
+            owner = read_owner(os.pread(lock, 4096, 0))
         except (OSError, ValueError, TypeError):
             os.close(lock)
             continue
@@ -263,7 +270,7 @@ def left_journals(root: Path, schema: str) -> Iterator[LeftJournal]:
         yield LeftJournal(path, owner, lock)
 
 
-def _owner(text: bytes) -> Owner:
+def read_owner(text: bytes) -> Owner:
     """Return the session that a journal names. Raises ValueError, TypeError."""
     owner = Owner(**json.loads(text))
     for number in (owner.session, owner.epoch, owner.format):
