@@ -133,16 +133,29 @@ class Register:
 
 
 class Log:
-    """Implements `Model`: one file that only grows, by append(line), read() -> all lines."""
+    """Implements `Model`: one file that only grows, by append(line), read() -> all lines.
+
+    The longest read of the history fixes the order of the appends in it, so no other order is
+    tried. No read shows the appends after it, so their order makes no difference. The state is the
+    number of lines.
+    """
+
+    def __init__(self, history: Sequence[Call]) -> None:
+        answers = [call.answer for call in history if call.verb == "read"]
+        reads = [answer for answer in answers if isinstance(answer, tuple)]
+        self._order: tuple[object, ...] = max(reads, key=len, default=())
 
     def start(self) -> Hashable:
-        return ()
+        return 0
 
     def steps(self, state: Hashable, call: Call) -> Sequence[Hashable]:
-        assert isinstance(state, tuple)
+        assert isinstance(state, int)
+        beyond = state >= len(self._order)
         if call.verb == "append":
-            return [(*state, call.args[0])] if call.answer is None else []
-        return [state] if call.answer == state else []
+            follows = beyond or self._order[state] == call.args[0]
+            return [state + 1] if call.answer is None and follows else []
+        shown = state <= len(self._order) and call.answer == self._order[:state]
+        return [state] if shown else []
 
 
 @dataclass(frozen=True, slots=True)
