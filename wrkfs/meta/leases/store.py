@@ -165,7 +165,9 @@ class LeasedMeta:
         if table.attr(ino) is None:
             await self.ahead.wait(ino)  # a listing also returns the attributes
         attr = table.attr(ino)
-        return await self._inner.parent(ino) if attr is None else attr.parent
+        if attr is None or not attr.is_dir:
+            return await self._inner.parent(ino)
+        return attr.parent
 
     async def create(
         self,
