@@ -109,7 +109,9 @@ class Filesystem:
         give_up = self._write_path.give_up_slices
         upkeep = leased.upkeep if isinstance(leased, DelegatedMeta) else store.upkeep
         self.stores = Stores(meta, upkeep, blocks, self._reader, prefix, give_up)
-        self._table = OpenFileTable(self._files, self.stores, self._write_path, self._attributes)
+        self._table = OpenFileTable(
+            self._files, self.stores, self._write_path, self._attributes, leased
+        )
         self.ranges = FileRanges(meta, self._table, self._attributes, self._change)
         """Holes and copies of ranges of open files."""
         self.hold = self.stores.holds.hold
@@ -334,6 +336,10 @@ class Filesystem:
         if flags & _CHANGING:
             check_writable(ino)
         truncate = bool(flags & os.O_TRUNC)
+        if not truncate:
+            handle = self._table.open_now(ino, flags)
+            if handle is not None:
+                return handle
         file = self._files.get(ino)
         if truncate and file is not None:
             async with file.writer.resizing():

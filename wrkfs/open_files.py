@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from wrkfs.errors import (
     BadDescriptor,
@@ -35,6 +35,18 @@ _TRIES = 5
 """Attempts to copy from a file that others cut meanwhile."""
 
 
+class LightOpens(Protocol):
+    """A store with leases, which opens files without a round trip."""
+
+    def open_now(self, ino: Ino) -> Attr | None:
+        """Open a file without its map; None if the store must be asked."""
+        ...
+
+    def release_now(self, ino: Ino) -> bool:
+        """Release an open file if that costs no round trip; return whether it did."""
+        ...
+
+
 class OpenFileTable:
     """The open files of one session by inode number (`HandleOwner`).
 
@@ -48,9 +60,11 @@ class OpenFileTable:
         stores: Stores,
         write_path: WritePath,
         attributes: AttributeCache,
+        light: LightOpens | None = None,
     ) -> None:
         """`files` is empty; other code may read it, and only the table changes it."""
         self._files = files
+        self._light = light
         self._stores = stores
         self._meta = stores.meta
         self._reader = stores.reader
@@ -76,18 +90,50 @@ class OpenFileTable:
 
     def add_handle(self, file_map: FileMap, flags: int, epoch: int) -> FileHandle:
         """Return a new handle of a file that is open in `epoch`."""
-        ino = file_map.attr.ino
+        file = self._file(file_map.attr.ino)
+        if file.layout is None or file.layout.version <= file_map.attr.version:
+            file.layout = FileLayout(self._stores.inspect(file_map))
+        return self._add(file, file_map.attr, flags, epoch)
+
+    def open_now(self, ino: Ino, flags: int) -> FileHandle | None:
+        """Open a file that a lease covers, without a round trip; None if there is no lease.
+
+        The first read requests the map, unless the kernel has the bytes.
+        """
+        attr = None if self._light is None else self._light.open_now(ino)
+        return None if attr is None else self._add(self._file(ino), attr, flags, self._meta.epoch)
+
+    def _file(self, ino: Ino) -> OpenFile:
         file = self._files.get(ino)
         if file is None:
             file = self._files[ino] = OpenFile(self, ino, self._write_path)
-        if file.layout is None or file.layout.version <= file_map.attr.version:
-            file.layout = FileLayout(self._stores.inspect(file_map))
-        handle = FileHandle(self, file, file_map.attr, flags, epoch)
+        return file
+
+    def _add(self, file: OpenFile, attr: Attr, flags: int, epoch: int) -> FileHandle:
+        handle = FileHandle(self, file, attr, flags, epoch)
         file.handles.add(handle)
         return handle
 
+    def release_now(self, handle: FileHandle, file: OpenFile) -> bool:
+        """End a handle if that needs neither a commit nor a round trip; return whether it ended."""
+        if handle.writable and (file.writer.dirty or self._write_path.durable_close):
+            return False
+        if self._light is None or handle.hold is not None or handle.epoch != self._meta.epoch:
+            return False
+        if not self._light.release_now(file.ino):
+            return False
+        self._remove(handle, file)
+        return True
+
+    def _remove(self, handle: FileHandle, file: OpenFile) -> None:
+        file.handles.discard(handle)
+        if not file.handles and self._files.get(file.ino) is file:
+            del self._files[file.ino]
+
     async def release(self, handle: FileHandle, file: OpenFile, *, all_files: bool) -> None:
         """End a handle: commit its bytes, then release the inode."""
+        if self.release_now(handle, file):
+            return
         task = asyncio.create_task(self._release(handle, file, all_files))
         self._write_path.tasks.add(task)
         task.add_done_callback(self._write_path.tasks.discard)
@@ -101,9 +147,7 @@ class OpenFileTable:
                 await file.writer.commit(durable=durable, all_files=all_files)
         finally:
             self._stores.holds.end(handle.hold)
-            file.handles.discard(handle)
-            if not file.handles and self._files.get(file.ino) is file:
-                del self._files[file.ino]
+            self._remove(handle, file)
         if handle.epoch == self._meta.epoch:
             try:
                 await self._meta.release(file.ino)

@@ -33,7 +33,7 @@ def read_tree(
     `placed` sets the parent of attributes; `settled` is True if no change of an inode runs.
     """
     answer = TreeAnswer()
-    entries, content = request.entries, request.content
+    entries, content, after = request.entries, request.content, request.after
     children: list[Ino] = []
     for ino in request.directories:
         if entries <= 0 or (request.maps_only and content <= 0):
@@ -41,7 +41,12 @@ def read_tree(
         node = volume.nodes.get(ino)
         if node is None or not node.attr.is_dir or not node.attr.nlink:
             continue
-        ordered = sorted((entry.cookie, name, entry.ino) for name, entry in node.entries.items())
+        ordered = sorted(
+            (entry.cookie, name, entry.ino)
+            for name, entry in node.entries.items()
+            if entry.cookie > after
+        )
+        after = 0
         listing = Listing(placed(node.attr), settled(ino), len(ordered) < entries, True, [])
         over, limit = False, content
         for cookie, name, child in ordered[:entries]:
@@ -59,6 +64,9 @@ def read_tree(
             over = over or size > content or limit <= 0
             if over:
                 listing.filled = False
+                if request.maps_only:
+                    listing.complete = False
+                    break
             else:
                 entry.file_map = FileMap(attr, refs)
                 content -= size

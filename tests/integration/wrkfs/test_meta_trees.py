@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -127,6 +129,14 @@ async def test_contents_have_a_bound(maker: PostgresMeta) -> None:
     assert [listing.filled for listing in listings] == [True, False, False]
     only = TreeRequest((homes[0], homes[1], homes[2]), 1000, 4000, maps_only=True)
     assert [one.attr.ino for one in (await maker.read_tree(only)).listings] == homes[:2]
+    # A map that does not fit is the end, and the next call begins there.
+    last = (await maker.read_tree(only)).listings[-1]
+    assert (names(last), last.filled, last.complete) == ([b"f0", b"f1"], False, False)
+    after = last.entries[0].dentry.cookie
+    more = TreeRequest((homes[1], homes[2]), 1000, 4000, maps_only=True, after=after)
+    rest, following = (await maker.read_tree(more)).listings
+    assert (names(rest), rest.filled, rest.complete) == ([b"f1", b"f2"], True, True)
+    assert names(following) == [b"f0", b"f1", b"f2"]
     none = (await maker.read_tree(request(homes[0], content=0))).listings[0]
     assert not none.filled
     assert all(entry.file_map is None for entry in none.entries)
@@ -288,6 +298,32 @@ async def test_a_walk_costs_round_trips_per_hundred_directories(
     again = await walk.find(ROOT_INO, opens=False)
     assert len(again) == len(found) + 1
     assert again[b"%d/f3" % made[-1]] == changed
+
+
+@pytest.mark.parametrize("order", ["forwards", "backwards", "at random"])
+async def test_reads_of_a_large_directory_cost_few_round_trips(
+    maker: PostgresMeta, walk: Walk, order: str
+) -> None:
+    """By name, without a listing; only a reader that goes forwards gets contents ahead."""
+    home = await directory(maker, ROOT_INO, b"home")
+    files = [b"%04d" % number for number in range(400)]
+    for name in files:
+        await write(maker, home, name, 1000 * name)
+    if order == "backwards":
+        files.reverse()
+    elif order == "at random":
+        random.Random(1).shuffle(files)
+    await walk.meta.lookup(ROOT_INO, b"home")
+    walk.taken()
+    for name in files:
+        ino = (await walk.meta.lookup(home, name)).ino
+        if walk.meta.open_now(ino) is None:
+            await walk.meta.open(ino)
+        assert (await walk.meta.file_map(ino)).refs[0].inline == 1000 * name
+        await walk.meta.release(ino)
+    calls = Counter(walk.taken())
+    # A reader in another order costs about a call for each file.
+    assert calls.total() <= (40 if order == "forwards" else len(files) * 5 // 4), calls
 
 
 async def test_a_delegation_elsewhere_covers_the_answer(

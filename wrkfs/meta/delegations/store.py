@@ -410,6 +410,14 @@ class DelegatedMeta:
     async def create_unlinked(self, mode: int, caller: Caller) -> FileMap:
         return await self._with_room(lambda: self._leased.create_unlinked(mode, caller))
 
+    def open_now(self, ino: Ino) -> Attr | None:
+        """Open a file as `LeasedMeta.open_now` does."""
+        return self._leased.open_now(ino)
+
+    def release_now(self, ino: Ino) -> bool:
+        """Release an open file as `LeasedMeta.release_now` does."""
+        return self._leased.release_now(ino)
+
     async def open(self, ino: Ino, *, truncate: bool = False) -> FileMap:
         if truncate and await self._may_decide(self.table.homes.get(ino, ino)):
             file_map = self._local.empty(ino)

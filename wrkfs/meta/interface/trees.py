@@ -14,15 +14,16 @@ class TreeRequest:
     """Directories to read, which the session has leased, and directories to lease.
 
     `entries` is the maximum number of entries in the answer. `content` is the maximum number of
-    bytes of files and checksums in its maps. With `maps_only`, the answer contains no directory
-    beyond the last map that fits. `take` are directories to lease. The store also leases at most
-    `leases` subdirectories of those that it returns.
+    bytes of files and checksums in its maps. With `maps_only`, the answer ends with the last map
+    that fits, and the first directory begins after the cookie `after`. `take` are directories to
+    lease. The store also leases at most `leases` subdirectories of those that it returns.
     """
 
     directories: tuple[Ino, ...]
     entries: int
     content: int = 0
     maps_only: bool = False
+    after: int = 0
     take: tuple[Ino, ...] = ()
     leases: int = 0
 
@@ -38,7 +39,7 @@ class TreeEntry:
 
 @dataclass(slots=True)
 class Listing:
-    """A directory from its beginning.
+    """A directory from its beginning, or from the entry after `TreeRequest.after`.
 
     If `settled` is True, the names and the directory's own attributes are settled. If `complete` is
     False, the directory has more entries. If `filled` is False, some maps are missing, and another

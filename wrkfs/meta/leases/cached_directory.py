@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -161,6 +161,19 @@ class CachedDirectory:
             self.order = sorted((entry.cookie, name, entry.ino) for name, entry in entries)
         first = bisect_right(self.order, after, key=itemgetter(0))
         return self.order[first : first + limit]
+
+    def position(self, ino: Ino) -> tuple[int, Ino | None]:
+        """Return the cookie of an inode's name, and the inode of the next name in the cache.
+
+        Returns 0 and None if the cache does not know the cookie.
+        """
+        entries = self.names.values()
+        cookie = next((entry.cookie for entry in entries if entry and entry.ino == ino), 0)
+        if not cookie:
+            return 0, None
+        later = (entry for entry in entries if entry and entry.cookie > cookie)
+        following = min(later, key=attrgetter("cookie"), default=None)
+        return cookie, following and following.ino
 
     def stamp(self, at_ns: int | None, subdirectories: int = 0) -> None:
         """Record that a change of entries by this session set the directory's times to `at_ns`.

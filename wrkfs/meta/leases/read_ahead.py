@@ -94,7 +94,7 @@ class ReadAhead:
             self._credit.earn(2)
 
     def opened(self, ino: Ino) -> None:
-        """Record that a cached map answered the open of a file."""
+        """Record that the cache returned the map of a file."""
         if ino in self._unopened:
             self._unopened.discard(ino)
             self._content_credit.earn(2 * self._contents[ino])
@@ -113,27 +113,38 @@ class ReadAhead:
         if pending is not None:
             await asyncio.shield(pending)
 
+    async def wait_for_calls(self) -> None:
+        """Wait for the calls that are under way now."""
+        pending = set(self._reading.values())
+        if pending:
+            await asyncio.wait(pending)
+
     async def visit(self, directory: Ino, limit: int = ENTRIES) -> list[Dentry] | None:
         """Read a directory from its beginning, and further ones if the reader walks a tree.
 
         Returns at least `limit` of its entries, or all. Returns None if the answer is in the cache
         at most: another visit reads the directory, or the session has no lease. Raises Unavailable.
         """
-        return await self._alone(directory, limit, maps_only=False)
+        return await self._alone(directory, limit)
 
     async def fill(self, ino: Ino) -> None:
-        """Read maps of the directory of a file that is being opened, and of the next directories.
+        """Read maps of a file that is being read, of the next files, and of the next directories.
 
-        Does nothing if a visit has not left maps out, or if the reader opens no files otherwise.
+        Does nothing if a visit has not left maps out, or if the reader reads no files otherwise,
+        or if the map of the next file is cached: then the reader goes backwards or at random.
         """
         home = self._table.homes.get(ino)
-        if home is None or home not in self._unfilled:
+        cached = None if home is None else self._table.directories.get(home)
+        if home is None or cached is None or home not in self._unfilled:
             return
         if not self._content_credit.left:
             self._content_credit.earn(MISSED)
             return
+        cookie, following = cached.position(ino)
+        if following in cached.maps:
+            return
         self._content_credit.earn(MISSED)
-        await self._alone(home, ENTRIES, maps_only=True)
+        await self._alone(home, ENTRIES, maps_after=max(0, cookie - 1))
 
     def recalled(self, directories: Iterable[Ino]) -> None:
         """Record recalls: another session changes these directories."""
@@ -145,7 +156,13 @@ class ReadAhead:
 
     # -- the calls --
 
-    async def _alone(self, directory: Ino, limit: int, *, maps_only: bool) -> list[Dentry] | None:
+    async def _alone(
+        self, directory: Ino, limit: int, maps_after: int | None = None
+    ) -> list[Dentry] | None:
+        """Make a call, unless another one reads the directory.
+
+        `maps_after` is the cookie after which the call reads maps. None: the call is a visit.
+        """
         pending = self._reading.get(directory)
         if pending is not None:
             await asyncio.shield(pending)
@@ -157,7 +174,10 @@ class ReadAhead:
             mark = self._table.mark()
             if mark is None or directory not in self._table.directories:
                 return None
-            request = self._request(directory, limit, maps_only=maps_only)
+            if maps_after is None:
+                request = self._visit_request(directory, limit)
+            else:
+                request = self._map_request(directory, maps_after)
             self._reading.update(dict.fromkeys(request.directories, pending))
             return await self._read(request, mark)
         finally:
@@ -165,15 +185,18 @@ class ReadAhead:
                 del self._reading[ino]
             pending.set_result(None)
 
-    def _request(self, directory: Ino, limit: int, *, maps_only: bool) -> TreeRequest:
+    def _map_request(self, directory: Ino, after: int) -> TreeRequest:
+        """Return the request for maps of a directory from a cookie on, and of the next ones."""
+        for ino in self._unfilled.following(directory):
+            if ino not in self._table.directories:
+                self._unfilled.discard(ino)
+        more = self._readable(self._unfilled.following(directory), DIRECTORIES - 1)
+        content = min(CONTENT, self._content_credit.left)
+        return TreeRequest((directory, *more), ENTRIES, content, maps_only=True, after=after)
+
+    def _visit_request(self, directory: Ino, limit: int) -> TreeRequest:
         """Return the request for a visit, with the directories that the reader will want next."""
         content = min(CONTENT, self._content_credit.left)
-        if maps_only:
-            for ino in self._unfilled.following(directory):
-                if ino not in self._table.directories:
-                    self._unfilled.discard(ino)
-            more = self._readable(self._unfilled.following(directory), DIRECTORIES - 1)
-            return TreeRequest((directory, *more), ENTRIES, content, maps_only=True)
         cached = self._table.directories[directory]
         if cached.complete and directory not in self._unfilled:
             content = 0
@@ -222,7 +245,7 @@ class ReadAhead:
                 return None
             leases.adopt_ahead(answer.leased, moment, recalled)
         self._advance(request, answer)
-        await self._cache(answer, directory, mark)
+        await self._cache(answer, request, mark)
         entries = [listing for listing in answer.listings if listing.attr.ino == directory]
         return [entry.dentry for entry in entries[0].entries] if entries else None
 
@@ -249,18 +272,19 @@ class ReadAhead:
 
     # -- caching answers --
 
-    async def _cache(self, answer: TreeAnswer, first: Ino, mark: Mark) -> None:
+    async def _cache(self, answer: TreeAnswer, request: TreeRequest, mark: Mark) -> None:
         """Cache an answer. Other tasks run in between, so each directory is checked by itself."""
-        entries = 0
+        entries, first = 0, request.directories[0]
         for listing in answer.listings:
             if self._table.changes.mark != mark.stamp:
                 # An own change or a recall crossed the answer.
                 self._credit.halve()
                 self._content_credit.halve()
                 return
-            content = self._cache_listing(listing, mark)
-            self._content_credit.spend(content)
             ino = listing.attr.ino
+            is_part = ino == first and request.after > 0
+            content = self._cache_listing(listing, mark, is_part=is_part)
+            self._content_credit.spend(content)
             if ino != first and ino not in self._unused:
                 self._unused[ino] = None
                 self._credit.spend(1)
@@ -271,8 +295,11 @@ class ReadAhead:
                 entries = 0
                 await asyncio.sleep(0)
 
-    def _cache_listing(self, listing: Listing, mark: Mark) -> int:
-        """Cache one directory. Returns the number of bytes of its maps."""
+    def _cache_listing(self, listing: Listing, mark: Mark, *, is_part: bool) -> int:
+        """Cache one directory, or a part that does not begin with its first entry.
+
+        Returns the number of bytes of its maps.
+        """
         table, ino = self._table, listing.attr.ino
         table.grow(3 * len(listing.entries) + 1)
         cached = table.current(ino, mark)
@@ -285,10 +312,12 @@ class ReadAhead:
             cached.put(dentry.name, dentry.attr.ino, dentry.cookie)
             if entry.settled:
                 table.add_settled(dentry.attr, mark)
-        dentries = [entry.dentry for entry in listing.entries]
-        cached.add_scan(0, dentries, mark, end=listing.complete)
-        if listing.complete and not dentries:
-            cached.put_empty()
+        if not is_part:
+            dentries = [entry.dentry for entry in listing.entries]
+            if listing.complete or not cached.complete:
+                cached.add_scan(0, dentries, mark, end=listing.complete)
+            if listing.complete and not dentries:
+                cached.put_empty()
         content = 0
         for entry in listing.entries:
             attr = entry.dentry.attr
@@ -297,7 +326,7 @@ class ReadAhead:
                 file_map = FileMap(attr, ())
             if file_map is not None and entry.settled:
                 content += self._put_map(file_map)
-        if listing.filled:
+        if listing.filled and not is_part:
             self._unfilled.discard(ino)
         elif not was_filled:
             self._unfilled.append(ino)

@@ -444,6 +444,8 @@ class LeasedMeta:
 
     async def touch(self, atimes: Mapping[Ino, int]) -> None:
         table = self.table
+        # A change under way keeps answers out of the cache, and access times can wait.
+        await self.ahead.wait_for_calls()
         async with self.leases.changing(*atimes) as change:
             await self._inner.touch(atimes)
             for ino, at_ns in atimes.items():
@@ -481,6 +483,21 @@ class LeasedMeta:
             self.table.add_changed(change, file_map.attr)
         return file_map
 
+    def open_now(self, ino: Ino) -> Attr | None:
+        """Open a regular file that a lease covers, without its map; None if `open` must do it.
+
+        Costs no round trip. The file needs its `release`, or `release_now`.
+        """
+        attr = self.table.attr(ino)
+        if attr is None or not attr.is_file or not self.leases.opens.allowed:
+            return None
+        self.leases.opens.add(ino)
+        return attr
+
+    def release_now(self, ino: Ino) -> bool:
+        """Release an open file if that costs no round trip; return whether it did."""
+        return self.leases.opens.release_now(ino)
+
     async def _open_lightly(self, ino: Ino) -> FileMap | None:
         """Open a file that a lease covers; None if the database must record the open."""
         opens = self.leases.opens
@@ -491,9 +508,6 @@ class LeasedMeta:
                 await self.getattr(ino)
             if not self._is_covered(ino):
                 return None
-            if self.table.file_map(ino) is None:
-                await self.ahead.fill(ino)
-            self.ahead.opened(ino)
             file_map = await self.file_map(ino)
         except NotFound:
             return None  # removed just now: `open` of the inner store may still answer
@@ -512,7 +526,11 @@ class LeasedMeta:
 
     async def file_map(self, ino: Ino) -> FileMap:
         file_map = self.table.file_map(ino)
+        if file_map is None:
+            await self.ahead.fill(ino)
+            file_map = self.table.file_map(ino)
         if file_map is not None:
+            self.ahead.opened(ino)
             return file_map
         mark = self.table.mark()
         file_map = await self._inner.file_map(ino)

@@ -100,22 +100,31 @@ class UnrecordedOpens:
             self._since.setdefault(ino, self._checks)
             self._opened.set()
 
+    def release_now(self, ino: Ino) -> bool:
+        """Remove one handle if that needs no call of the database; return whether it did."""
+        remaining = self._counts.get(ino, 0) - 1
+        if remaining < 0 or (not remaining and (ino in self._recorded or ino in self._recording)):
+            return False
+        if remaining:
+            self._counts[ino] = remaining
+        else:
+            del self._counts[ino]
+            self._since.pop(ino, None)
+        return True
+
     async def release(self, ino: Ino) -> bool:
         """Remove one handle. Return False if the inode has no light one.
 
         Raises the errors of `FileStore.release`.
         """
-        remaining = self._counts.get(ino, 0) - 1
-        if remaining < 0:
-            return False
-        if remaining:
-            self._counts[ino] = remaining
+        if self.release_now(ino):
             return True
+        if ino not in self._counts:
+            return False
         del self._counts[ino]
         self._since.pop(ino, None)
-        if ino in self._recorded or ino in self._recording:
-            # A cancelled caller does not stop this: the row must not stay.
-            await asyncio.shield(self._spawn(self._remove_row(ino, self._generation)))
+        # A cancelled caller does not stop this: the row must not stay.
+        await asyncio.shield(self._spawn(self._remove_row(ino, self._generation)))
         return True
 
     async def _remove_row(self, ino: Ino, generation: int) -> None:

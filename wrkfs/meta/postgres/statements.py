@@ -16,7 +16,7 @@ STATEMENTS: dict[str, str] = {
     "lookup": _call("lookup", 2),
     "find": _call("find", 2),
     "readdir": _call("readdir", 3),
-    "read_tree": _call("read_tree", 9),
+    "read_tree": _call("read_tree", 10),
     "parent": _call("parent", 1),
     "getattr": _call("getattr", 1),
     "stat": _call("stat", 1),

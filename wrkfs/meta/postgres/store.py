@@ -255,6 +255,7 @@ class PostgresMeta(PostgresFiles):
             request.entries,
             request.content,
             request.maps_only,
+            request.after,
             request.take,
             request.leases,
         )

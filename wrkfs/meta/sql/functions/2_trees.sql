@@ -19,10 +19,11 @@ CREATE TYPE wrkfs.tree_reply AS (
 
 -- Returns the entries of directories, in the order of a_inos and of cookies: at most a_entries. The
 -- rows contain maps until these have a_bytes of inline bytes and checksums. A file with more than 16
--- refs or 64 KiB of them gets no map. a_maps_only: no directory begins after the last map that fits.
+-- refs or 64 KiB of them gets no map. a_maps_only: the answer ends with the last map that fits, and
+-- the first directory begins after the cookie a_after.
 -- Skips numbers that are no directory. STABLE: all statements use the snapshot of the calling query.
 CREATE FUNCTION wrkfs.read_directories(
-    a_inos bigint[], a_entries integer, a_bytes bigint, a_maps_only boolean
+    a_inos bigint[], a_entries integer, a_bytes bigint, a_maps_only boolean, a_after bigint
 ) RETURNS SETOF wrkfs.tree_reply LANGUAGE plpgsql STABLE AS $$
 DECLARE
     r wrkfs.tree_reply;
@@ -33,6 +34,7 @@ DECLARE
     v_used bigint;
     v_count integer;
     v_over boolean;
+    v_after bigint := a_after;
     v_me bigint := wrkfs.me();
     v_held boolean;
 BEGIN
@@ -56,7 +58,7 @@ BEGIN
                             ELSE octet_length(s.checksums) END), 0) AS bytes
                         FROM slice s WHERE s.inode = i.ino
                     ) m ON i.mode >> 12 = 8 AND i.size > 0 AND v_bytes > 0
-                WHERE d.parent = v_ino AND d.ino <> wrkfs.snapshots_ino()
+                WHERE d.parent = v_ino AND d.cookie > v_after AND d.ino <> wrkfs.snapshots_ino()
                 ORDER BY d.cookie LIMIT v_entries
             ) e LEFT JOIN LATERAL (
                 SELECT array_agg(g.pos) AS ref_pos, array_agg(g.slice_id) AS ref_slice,
@@ -83,6 +85,7 @@ BEGIN
                 r.part := 4;
             END IF;
             RETURN NEXT r;
+            EXIT WHEN v_over AND a_maps_only;
         END LOOP;
         -- A map that does not fit is the last one: the next call continues in this directory.
         v_bytes := CASE WHEN v_over THEN 0 ELSE v_bytes - v_used END;
@@ -91,10 +94,11 @@ BEGIN
         FROM inode i WHERE i.ino = v_ino AND i.mode >> 12 = 4 AND i.nlink > 0;
         IF FOUND THEN
             IF v_held THEN r.part := 5; END IF;
-            r.cookie := (v_count < v_entries)::integer;
+            r.cookie := (v_count < v_entries AND NOT (v_over AND a_maps_only))::integer;
             RETURN NEXT r;
         END IF;
         v_entries := v_entries - v_count - 1;
+        v_after := 0;
     END LOOP;
 END $$;
 
@@ -124,14 +128,16 @@ END $$;
 -- at most a_leases of the subdirectories that it returns. a_number: see `take_lease`.
 CREATE FUNCTION wrkfs.read_tree(
     a_session bigint, a_epoch bigint, a_number bigint, a_inos bigint[], a_entries integer,
-    a_bytes bigint, a_maps_only boolean, a_take bigint[], a_leases integer
+    a_bytes bigint, a_maps_only boolean, a_after bigint, a_take bigint[], a_leases integer
 ) RETURNS SETOF wrkfs.tree_reply LANGUAGE plpgsql AS $$
 DECLARE
     r wrkfs.tree_reply;
     v_next bigint[] := a_take;
     v_left integer := a_leases;
 BEGIN
-    FOR r IN SELECT * FROM wrkfs.read_directories(a_inos, a_entries, a_bytes, a_maps_only) LOOP
+    FOR r IN
+        SELECT * FROM wrkfs.read_directories(a_inos, a_entries, a_bytes, a_maps_only, a_after)
+    LOOP
         RETURN NEXT r;
         IF r.part = 2 AND v_left > 0 AND r.mode >> 12 = 4 THEN
             v_next := array_append(v_next, r.ino);
