@@ -59,6 +59,10 @@ FILE_CAPABILITIES = b"security.capability"
 """Name of an extended attribute that no file has: the drive is mounted nosuid."""
 
 
+def _nothing(_ino: Ino) -> bool:
+    return False
+
+
 class Filesystem:
     """One volume, as one session sees and changes it.
 
@@ -82,6 +86,7 @@ class Filesystem:
         delays = isinstance(leased, DelegatedMeta)
         self._blocks = blocks
         self._files: dict[Ino, OpenFile] = {}
+        self._has_durable = leased.has_durable if isinstance(leased, DelegatedMeta) else _nothing
         self.leases = leased.table if leased else None
         """The leases of this session, if it caches answers."""
         self.losses = 0
@@ -202,6 +207,16 @@ class Filesystem:
         await self._write_path.sync_all()
         if self.losses != since:
             raise StorageError(UNDONE)
+
+    async def sync_directory(self, ino: Ino, since: int) -> None:
+        """Make the entries of a directory durable (fsync of a directory).
+
+        Raises StorageError as `sync` does.
+        """
+        path = self._write_path
+        if path.changes == path.durable and self._has_durable(ino) and self.losses == since:
+            return  # no other session can have changed it
+        await self.sync_names(since)
 
     # -- names --
 

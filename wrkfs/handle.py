@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from wrkfs.errors import BadDescriptor, InvalidArgument, WrkfsError
 from wrkfs.layout import FRAGMENTED
+from wrkfs.meta import rules
 from wrkfs.reader import ReadAhead
 from wrkfs.writer import Writer
 
 if TYPE_CHECKING:
     from wrkfs.layout import FileLayout
-    from wrkfs.types import Attr, BytesLike, Ino
+    from wrkfs.types import Attr, BytesLike, Commit, Ino
     from wrkfs.write_path import WritePath
 
 _SYNC_FLAGS = os.O_SYNC | os.O_DSYNC
@@ -54,7 +55,16 @@ class OpenFile:
     Critical section: `layout` is replaced, never changed; of two fetches the newer version stays.
     """
 
-    __slots__ = ("_inspected", "_table", "_write_path", "handles", "ino", "layout", "writer")
+    __slots__ = (
+        "_extended",
+        "_inspected",
+        "_table",
+        "_write_path",
+        "handles",
+        "ino",
+        "layout",
+        "writer",
+    )
 
     def __init__(self, table: HandleOwner, ino: Ino, write_path: WritePath) -> None:
         self.ino = ino
@@ -64,15 +74,33 @@ class OpenFile:
         self._table = table
         self._write_path = write_path
         self._inspected = 0
-        """Version at the last call of `note_fragmented`."""
+        """Version at the last call of `note_fragmented`, or of the last map from the store."""
+        self._extended: FileLayout | None = None
+        """The layout, if a commit has extended it."""
 
-    def _on_commit(self, attr: Attr) -> None:
+    def _on_commit(self, attr: Attr, commit: Commit) -> None:
         self._table.record(attr)
         # Each version adds a ref. So a file that is only written is found without its map.
-        since = max(self._inspected, 0 if self.layout is None else self.layout.version)
-        if attr.version - since >= FRAGMENTED:
+        if self.layout is not None and self.layout is not self._extended:
+            self._inspected = max(self._inspected, self.layout.version)
+        if attr.version - self._inspected >= FRAGMENTED:
             self._inspected = attr.version
             self._table.note_fragmented(self.ino)
+        self._extend_layout(attr, commit)
+
+    def _extend_layout(self, attr: Attr, commit: Commit) -> None:
+        """Add the extents of a commit to the layout, which saves the next read a round trip.
+
+        Each piece of an extent adds one to the version, and so does any other change. So the
+        versions show whether another change came between.
+        """
+        layout = self.layout
+        if layout is None or layout.segment_count >= FRAGMENTED:
+            return
+        base = layout.size if commit.append else 0
+        count = sum(1 for extent in commit.extents for _ in rules.pieces(extent, base))
+        if attr.version == layout.version + count:
+            self.layout = self._extended = layout.extended(commit.extents, base, attr)
 
     @property
     def durable_close(self) -> bool:

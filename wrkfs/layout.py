@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wrkfs.errors import Corrupt
+from wrkfs.types import FileMap, SliceRef
 
 if TYPE_CHECKING:
-    from wrkfs.types import FileMap, SliceId, SliceRef
+    from collections.abc import Iterable
+
+    from wrkfs.types import Attr, Extent, SliceId
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -84,6 +87,26 @@ class FileLayout:
                 _overlay(segments, Segment(ref.pos, end, ref))
         self._segments = segments
         self._starts = [segment.start for segment in segments]
+
+    def extended(self, extents: Iterable[Extent], base: int, attr: Attr) -> FileLayout:
+        """Return the layout after a commit of extents that was answered with these attributes.
+
+        `base` is added to the offset of each extent. No other change may have come between.
+        """
+        layout = FileLayout(FileMap(attr, ()))
+        segments = self._segments[:]
+        for extent in extents:
+            pos, size = base + extent.pos, extent.length
+            ref = SliceRef(pos, extent.slice_id, size, 0, size, extent.checksums, extent.inline)
+            _overlay(segments, Segment(pos, pos + size, ref))
+        layout._segments = segments
+        layout._starts = [segment.start for segment in segments]
+        return layout
+
+    @property
+    def segment_count(self) -> int:
+        """Number of segments."""
+        return len(self._segments)
 
     def between(self, start: int, end: int) -> list[Segment]:
         """Return the segments within [start, end), cut to that range, in file order."""

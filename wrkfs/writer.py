@@ -50,7 +50,7 @@ class Writer:
         self,
         ino: Ino,
         write_path: WritePath,
-        on_commit: Callable[[Attr], None],
+        on_commit: Callable[[Attr, Commit], None],
         on_loss: Callable[[WrkfsError], None],
     ) -> None:
         self._ino = ino
@@ -369,7 +369,7 @@ class Writer:
         batch, budgeted = self._take_batch()
         self._committing = batch
         try:
-            self._on_commit(await self._commit_batch(batch, durable))
+            self._on_commit(*await self._commit_batch(batch, durable))
         except BaseException:
             self._write_path.give_up(batch)
             raise
@@ -377,16 +377,15 @@ class Writer:
             self._committing = []
             self._free(batch, budgeted)
 
-    async def _commit_batch(self, batch: list[Run], durable: bool) -> Attr:
+    async def _commit_batch(self, batch: list[Run], durable: bool) -> tuple[Attr, Commit]:
         """Upload and commit. Raises Fenced for bytes of an ended epoch, or the error of `fail`."""
         self._check(batch)
         extents = await self._upload(batch)
         self._check(batch)
         epoch = self._write_path.meta.epoch
+        commit = Commit(self._ino, extents, self._append, durable, self._mtime_ns)
         try:
-            return await self._write_path.meta.commit(
-                Commit(self._ino, extents, self._append, durable, self._mtime_ns)
-            )
+            return await self._write_path.meta.commit(commit), commit
         except Fenced:
             await self._write_path.recover(epoch)
             raise

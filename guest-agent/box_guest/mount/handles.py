@@ -96,7 +96,7 @@ class DirectoryCursor:
         Raises StorageError, once, if changes made since the directory was opened are lost.
         """
         try:
-            await self._fs.sync_names(self._losses)
+            await self._fs.sync_directory(self.ino, self._losses)
         finally:
             self._losses = self._fs.losses
 

@@ -218,3 +218,21 @@ async def test_a_removed_directory_is_no_longer_delegated(
         assert await pg_volume.broken_invariants() == []
     finally:
         await store.close()
+
+
+async def test_a_directory_whose_changes_are_durable_needs_no_further_sync(
+    meta: DelegatedMeta, other: PostgresMeta
+) -> None:
+    home = (await other.mkdir(ROOT_INO, b"home", 0o755, ALICE)).ino
+    await meta.readdir(home, 0, 100)
+    await meta.create(home, b"one", 0o644, ALICE, exclusive=True)
+    assert not meta.has_durable(home), "another session made it, and nothing was sent since"
+    await meta.create(home, b"two", 0o644, ALICE, exclusive=True)
+    assert not meta.has_durable(home)
+    await meta.sync()
+    assert meta.has_durable(home)
+    await meta.create(home, b"three", 0o644, ALICE, exclusive=True)
+    assert not meta.has_durable(home)
+    await meta.sync()
+    await other.create(home, b"four", 0o644, ALICE, exclusive=True)
+    assert not meta.has_durable(home), "another session changed it"

@@ -17,7 +17,7 @@ from wrkfs.layout import (
     block_key,
     unit_count,
 )
-from wrkfs.types import Attr, FileMap, Ino, SliceId, SliceRef
+from wrkfs.types import Attr, Extent, FileMap, Ino, SliceId, SliceRef
 
 ATTR = Attr(Ino(2), 0o100644, 1, 0, 0, 0, 100, 0, 0, 0, 7)
 
@@ -84,6 +84,29 @@ def test_overlay_equals_writing_in_order(writes: list[tuple[int, int]]) -> None:
         refs.append(ref(pos, length, number))
         expected[pos : pos + length] = [number] * length
     assert shown(layout(refs, 80), 80) == expected
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 90), st.integers(1, 40)), min_size=1, max_size=12),
+    st.integers(0, 12),
+    st.integers(0, 50),
+)
+def test_an_extended_layout_is_that_of_all_slices(
+    writes: list[tuple[int, int]], first: int, base: int
+) -> None:
+    refs = [
+        ref(pos + (base if n >= first else 0), length, n + 1)
+        for n, (pos, length) in enumerate(writes)
+    ]
+    size = max(one.pos + one.length for one in refs)
+    before = max((one.pos + one.length for one in refs[:first]), default=0)
+    extents = [
+        Extent(one.pos - base, one.slice_id, one.length, b"", one.inline) for one in refs[first:]
+    ]
+    attr = replace(ATTR, size=size, version=9)
+    made = layout(refs[:first], before).extended(extents, base, attr)
+    assert shown(made, size) == shown(layout(refs, size), size)
+    assert (made.size, made.version) == (size, 9)
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,8 @@ class Flusher:
         """Called when answered changes are lost, after the flusher has dropped them."""
         self.room: Callable[[], tuple[int, int]] = lambda: (0, 0)
         """Returns bytes and inodes that the session still needs of its reservation."""
+        self.sent = 0
+        """Number of batches that the database has applied."""
         self._inner = inner
         self._journal: Journal | None = None
         self._number = 0
@@ -217,6 +219,7 @@ class Flusher:
                 return
             else:
                 break
+        self.sent += 1
         self._sending = None
         self._drop(batch.number)
         batch.end()

@@ -173,7 +173,7 @@ class DelegatedMeta:
             del self._asking[directory]
         if granted and not recalled and self.table.directories.get(directory) is cached:
             if cached is not None:
-                cached.delegated = True
+                cached.delegated, cached.batches = True, self._flusher.sent
             return True
         self._postpone(directory)
         if granted:
@@ -270,7 +270,7 @@ class DelegatedMeta:
         attr = await self._with_room(lambda: self._leased.mkdir(parent, name, mode, caller))
         cached = self.table.directories.get(attr.ino)
         if cached is not None and cached.attr is attr:
-            cached.delegated = self._flusher.can_record
+            cached.delegated, cached.batches = self._flusher.can_record, self._flusher.sent
         return attr
 
     async def mknod(self, parent: Ino, name: bytes, mode: int, rdev: int, caller: Caller) -> Attr:
@@ -409,6 +409,16 @@ class DelegatedMeta:
 
     async def create_unlinked(self, mode: int, caller: Caller) -> FileMap:
         return await self._with_room(lambda: self._leased.create_unlinked(mode, caller))
+
+    def has_durable(self, directory: Ino) -> bool:
+        """Return True if a delegation covers a directory whose entries are durable.
+
+        A batch that was sent under the delegation is durable, and so is all that came before it.
+        """
+        cached = self.table.usable(directory)
+        if cached is None or not cached.delegated:
+            return False
+        return self._flusher.idle and self._flusher.sent > cached.batches
 
     def open_now(self, ino: Ino) -> Attr | None:
         """Open a file as `LeasedMeta.open_now` does."""

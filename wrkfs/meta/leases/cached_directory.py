@@ -66,6 +66,7 @@ class CachedDirectory:
     __slots__ = (
         "attr",
         "attrs",
+        "batches",
         "complete",
         "delegated",
         "kernel_inodes",
@@ -93,6 +94,8 @@ class CachedDirectory:
         """True if `names` contains every name of the directory."""
         self.delegated = False
         """True if the session also decides changes of the directory (`wrkfs.meta.delegations`)."""
+        self.batches = -1
+        """Number of batches that the session had sent when it received the delegation."""
         self.attr: Attr | None = None
         self.attrs: dict[Ino, Attr] = {}
         self.maps: dict[Ino, FileMap] = {}
@@ -173,7 +176,7 @@ class CachedDirectory:
             return 0, None
         later = (entry for entry in entries if entry and entry.cookie > cookie)
         following = min(later, key=attrgetter("cookie"), default=None)
-        return cookie, following and following.ino
+        return cookie, None if following is None else following.ino
 
     def stamp(self, at_ns: int | None, subdirectories: int = 0) -> None:
         """Record that a change of entries by this session set the directory's times to `at_ns`.

@@ -44,6 +44,16 @@ def _no_eviction(_directories: list[Ino], _inos: set[Ino]) -> None:
     return
 
 
+def _describes(cached: Attr | None, attr: Attr) -> bool:
+    """Return True if the cached attributes are these, apart from a newer access time.
+
+    This session moves access times when it reads, and stores them later (`wrkfs.atime`).
+    """
+    if cached is None or cached.atime_ns == attr.atime_ns:
+        return cached == attr
+    return cached.atime_ns < attr.atime_ns and replace(cached, atime_ns=attr.atime_ns) == attr
+
+
 class LeaseTable:
     """Leased directories with their caches, and what a kernel may rely on.
 
@@ -94,7 +104,7 @@ class LeaseTable:
         cached = None if home is None else self.usable(home)
         if home is None or cached is None or self.changes.touches(attr.ino):
             return 0.0
-        if (cached.attr if attr.is_dir else cached.attrs.get(attr.ino)) != attr:
+        if not _describes(cached.attr if attr.is_dir else cached.attrs.get(attr.ino), attr):
             return 0.0
         if attr.ino not in cached.kernel_inodes:
             self.grow(1)
@@ -113,7 +123,7 @@ class LeaseTable:
         for entry in entries:
             attr, name = entry.attr, names.get(entry.name)
             name_validity = validity if name is not None and name.ino == attr.ino else 0.0
-            if attrs.get(attr.ino) != attr or self.changes.touches(attr.ino):
+            if not _describes(attrs.get(attr.ino), attr) or self.changes.touches(attr.ino):
                 validities.append((name_validity, self.attr_validity(attr)))
             else:
                 inodes.add(attr.ino)

@@ -157,7 +157,8 @@ BEGIN
     IF a_bytes > 0 OR a_inodes > 0 THEN
         INSERT INTO reservation AS r (session_id, bytes, inodes)
         VALUES (a_session, greatest(a_bytes, 0), greatest(a_inodes, 0))
-        ON CONFLICT (session_id) DO UPDATE SET bytes = excluded.bytes, inodes = excluded.inodes;
+        ON CONFLICT (session_id) DO UPDATE SET bytes = excluded.bytes, inodes = excluded.inodes
+        WHERE r.bytes <> excluded.bytes OR r.inodes <> excluded.inodes;
     ELSE
         DELETE FROM reservation r WHERE r.session_id = a_session;
     END IF;
