@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from wrkfs.config import VolumeConfig
 
-OPTIONS: tuple[str, ...] = ()
-"""Additional options of our mount."""
+OPTIONS: tuple[str, ...] = ("--local-locks",)
+"""Additional options of our mount: those of the mount that boxes use."""
 
 
 class Ours(Mounted):

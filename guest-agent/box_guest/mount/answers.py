@@ -47,3 +47,9 @@ def entry(attr: Attr) -> pyfuse3.EntryAttributes:
     answer.st_mtime_ns = attr.mtime_ns
     answer.st_ctime_ns = attr.ctime_ns
     return answer
+
+
+def skip_flush(info: pyfuse3.FileInfo) -> None:
+    """Tell the kernel to send no FLUSH when the opened file is closed, if the binding can."""
+    if hasattr(info, "noflush"):
+        info.noflush = True

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pyfuse3
 
 from box_guest.mount import ranges
-from box_guest.mount.answers import caller, reply_dot
+from box_guest.mount.answers import caller, reply_dot, skip_flush
 from box_guest.mount.answers import entry as entry_of
 from box_guest.mount.ghosts import UnlinkedInodes
 from box_guest.mount.guarded import REQUEST_TIMEOUT, handler, lasting, of_inode
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from wrkfs.fs import Filesystem
     from wrkfs.handle import FileHandle
     from wrkfs.types import Attr, Dentry
-
 
 log = logging.getLogger(__name__)
 
@@ -521,7 +520,11 @@ class Operations(pyfuse3.Operations):
         set_id = handle.attr.mode & (stat.S_ISUID | stat.S_ISGID)
         direct = bool(appends and (handle.readable or not set_id))
         keep = self._keeps_pages(handle, crashes)
-        return pyfuse3.FileInfo(fh=self._files.add(handle), keep_cache=keep, direct_io=direct)
+        info = pyfuse3.FileInfo(fh=self._files.add(handle), keep_cache=keep, direct_io=direct)
+        # The close of a reader has nothing to commit. But it ends the locks of its process.
+        if not (handle.writable or self.enable_posix_locks or handle.file.durable_close):
+            skip_flush(info)
+        return info
 
     def _keeps_pages(self, handle: FileHandle, crashes: int) -> bool:
         """Return whether the kernel's pages hold the opened version: equal version, equal bytes.
