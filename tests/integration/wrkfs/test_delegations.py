@@ -141,6 +141,16 @@ async def test_an_existing_directory_is_delegated_with_its_first_change(
     assert {entry.name for entry in shown} == {b"sub", b"a", b"b", b"c"}
 
 
+async def test_an_access_time_may_move_back(meta: DelegatedMeta, other: PostgresMeta) -> None:
+    home = await meta.mkdir(ROOT_INO, b"times", 0o755, ALICE)
+    made, _ = await meta.create(home.ino, b"f", 0o644, ALICE, exclusive=True)
+    await meta.sync()
+    for ino in (made.attr.ino, home.ino):
+        assert (await meta.setattr(ino, SetAttr(atime_ns=5_000, mtime_ns=6_000))).atime_ns == 5_000
+        shown = await other.getattr(ino)
+        assert (shown.atime_ns, shown.mtime_ns) == (5_000, 6_000)
+
+
 async def test_a_removed_file_keeps_the_bytes_written_just_before(
     meta: DelegatedMeta, other: PostgresMeta
 ) -> None:

@@ -251,9 +251,16 @@ class LocalChanges:
     # -- inodes --
 
     def setattr(self, ino: Ino, changes: SetAttr) -> Attr | None:
-        """Change attributes. A file may only be cut to no bytes, not to another size."""
+        """Change attributes. A file may only be cut to no bytes, not to another size.
+
+        Only a new inode takes an earlier access time: a batch moves access times forward, because
+        other sessions move them without a recall.
+        """
         attr = self._covered(ino)
         if attr is None:
+            return None
+        back = changes.atime_ns is not None and changes.atime_ns < attr.atime_ns
+        if back and not self._flusher.delta.is_new(ino):
             return None
         if changes.size is not None:
             if changes.size or not attr.is_file or not attr.size:
