@@ -11,7 +11,14 @@ import pytest
 import pytest_asyncio
 
 from tests.harness.logs import provoked
-from wrkfs.errors import Exists, NotEmpty, NotFound, StorageError
+from wrkfs.errors import (
+    Exists,
+    InvalidArgument,
+    IsDirectory,
+    NotEmpty,
+    NotFound,
+    StorageError,
+)
 from wrkfs.meta.delegations.journal import Journal
 from wrkfs.meta.delegations.store import DelegatedMeta
 from wrkfs.meta.postgres.store import PostgresMeta
@@ -246,3 +253,13 @@ async def test_a_directory_whose_changes_are_durable_needs_no_further_sync(
     await meta.sync()
     await other.create(home, b"four", 0o644, ALICE, exclusive=True)
     assert not meta.has_durable(home), "another session changed it"
+
+
+async def test_only_files_open_under_a_lease(meta: DelegatedMeta) -> None:
+    home = await meta.mkdir(ROOT_INO, b"opened", 0o755, ALICE)
+    link = await meta.symlink(home.ino, b"link", b"target", ALICE)
+    await meta.readdir(home.ino, 0, 100)
+    with pytest.raises(IsDirectory):
+        await meta.open(home.ino)
+    with pytest.raises(InvalidArgument):
+        await meta.open(link.ino)

@@ -506,8 +506,9 @@ class LeasedMeta:
         try:
             if self.table.attr(ino) is None:
                 await self.getattr(ino)
-            if not self._is_covered(ino):
-                return None
+            attr = self.table.attr(ino)
+            if attr is None or not attr.is_file or not self._is_covered(ino):
+                return None  # the database has the error for what is no file
             file_map = await self.file_map(ino)
         except NotFound:
             return None  # removed just now: `open` of the inner store may still answer
