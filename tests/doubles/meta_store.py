@@ -478,7 +478,7 @@ class MemoryMeta(MemoryRanges, MemoryTrees, MemoryUpkeep):
         rules.check_writable(parent)
         directory = volume.directory(parent)
         node = volume.node(ino)
-        if node.attr.nlink or not node.attr.is_file:
+        if node.attr.nlink or not node.attr.is_file or ino in volume.trash:
             raise InvalidArgument("only a file without a name can be published")
         entry = directory.entries.get(name)
         old = None if entry is None else volume.nodes[entry.ino]

@@ -506,3 +506,13 @@ async def test_many_versions_of_one_name_are_thinned(
         (b"journal", 6),
     ]
     assert len(await meta_volume.freed_slices()) == 4
+
+
+async def test_an_open_file_in_the_trash_cannot_be_published(
+    meta: MetaStore, meta_volume: MetaVolume
+) -> None:
+    await meta_volume.keep_trash()
+    made, _ = await meta.create(ROOT_INO, b"f", 0o644, ME, exclusive=True)
+    await meta.unlink(ROOT_INO, b"f")
+    with pytest.raises(errors.InvalidArgument):
+        await meta.publish(made.attr.ino, ROOT_INO, b"g")

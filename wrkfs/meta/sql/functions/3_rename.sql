@@ -226,6 +226,9 @@ BEGIN
     SELECT i.mode, i.nlink INTO v_mode, v_nlink FROM inode i WHERE i.ino = a_ino;
     IF NOT FOUND OR wrkfs.is_gone(a_ino, v_nlink) THEN RETURN 2; END IF;
     IF v_nlink <> 0 OR v_mode >> 12 <> 8 THEN RETURN 22; END IF;
+    -- A file in the trash comes back by `restore`, which also removes its entry.
+    PERFORM 1 FROM inode i WHERE i.ino = a_ino AND i.parent <> 0;
+    IF FOUND THEN RETURN 22; END IF;
     IF a_old.mode >> 12 = 4 THEN RETURN 21; END IF;
     IF a_if_ino IS NOT NULL
         AND (a_old.ino, a_old.version) IS DISTINCT FROM (a_if_ino, a_if_version) THEN
