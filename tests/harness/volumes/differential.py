@@ -25,7 +25,7 @@ import time
 from bisect import bisect_right
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias
 
 from tests.harness.volumes.extents import Objects
 from wrkfs import errors
@@ -153,9 +153,10 @@ class Player:
             self._inodes.append(ino)
         return self._inodes.index(ino)
 
-    def inode(self, number: int) -> Ino:
-        """Return the inode of a name."""
-        return self._inodes[number]
+    @property
+    def inodes(self) -> list[Ino]:
+        """Inodes in the order of their names."""
+        return self._inodes
 
     def attributes(self, attr: Attr) -> Answer:
         """Return all fields of attributes."""
@@ -225,7 +226,7 @@ class Player:
     # -- names --
 
     async def _create(
-        self, m: Any, s: int, a: int, b: int, c: int, d: int, e: int, *_: int
+        self, m: PostgresMeta, s: int, a: int, b: int, c: int, d: int, e: int, *_: int
     ) -> Answer:
         folder, name, caller = self._folder(a), self._name(b), Caller(c % 3, c % 5)
         mode = MODES[d % len(MODES)]
@@ -240,45 +241,51 @@ class Player:
             self._files.append(self.number(found.attr.ino))
         return lambda: (self.attributes(found.attr), new, self._read(found))
 
-    async def _mkdir(self, m: Any, _: int, a: int, b: int, c: int, d: int, *__: int) -> Answer:
+    async def _mkdir(
+        self, m: PostgresMeta, _: int, a: int, b: int, c: int, d: int, *__: int
+    ) -> Answer:
         mode, caller = MODES[d % len(MODES)], Caller(c % 3, c % 5)
         folder, name = self._folder(a), self._name(b)
         return self._made(folder, name, await m.mkdir(folder, name, mode, caller))
 
-    async def _mknod(self, m: Any, _: int, a: int, b: int, c: int, d: int, *__: int) -> Answer:
+    async def _mknod(
+        self, m: PostgresMeta, _: int, a: int, b: int, c: int, d: int, *__: int
+    ) -> Answer:
         kinds = (stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFCHR, stat.S_IFREG, 0, stat.S_IFDIR)
         mode = kinds[c % len(kinds)] | MODES[d % len(MODES)]
         caller, folder, name = Caller(c % 3, c % 5), self._folder(a), self._name(b)
         return self._made(folder, name, await m.mknod(folder, name, mode, d, caller))
 
-    async def _symlink(self, m: Any, _: int, a: int, b: int, c: int, d: int, *__: int) -> Answer:
+    async def _symlink(
+        self, m: PostgresMeta, _: int, a: int, b: int, c: int, d: int, *__: int
+    ) -> Answer:
         target, caller = TARGETS[d % len(TARGETS)], Caller(c % 3, c % 5)
         folder, name = self._folder(a), self._name(b)
         return self._made(folder, name, await m.symlink(folder, name, target, caller))
 
-    async def _link(self, m: Any, _: int, a: int, b: int, c: int, *__: int) -> Answer:
+    async def _link(self, m: PostgresMeta, _: int, a: int, b: int, c: int, *__: int) -> Answer:
         folder, name = self._folder(a), self._name(b)
         return self._made(folder, name, await m.link(self._file(c), folder, name))
 
-    async def _unlink(self, m: Any, _: int, a: int, b: int, *__: int) -> Answer:
+    async def _unlink(self, m: PostgresMeta, _: int, a: int, b: int, *__: int) -> Answer:
         spot = self._spot(a, b, self._files)
         at_ns = await m.unlink(*spot)
         self._spots.pop(spot, None)
         return lambda: self.when(at_ns)
 
-    async def _rmdir(self, m: Any, _: int, a: int, b: int, *__: int) -> Answer:
+    async def _rmdir(self, m: PostgresMeta, _: int, a: int, b: int, *__: int) -> Answer:
         spot = self._spot(a, b, self._directories)
         at_ns = await m.rmdir(*spot)
         self._spots.pop(spot, None)
         return lambda: self.when(at_ns)
 
-    async def _remove_tree(self, m: Any, _: int, a: int, b: int, *__: int) -> None:
+    async def _remove_tree(self, m: PostgresMeta, _: int, a: int, b: int, *__: int) -> None:
         spot = self._spot(a, b, self._directories)
         await m.remove_tree(*spot)
         self._spots.pop(spot, None)
 
     async def _rename(
-        self, m: Any, _: int, a: int, b: int, c: int, d: int, e: int, *__: int
+        self, m: PostgresMeta, _: int, a: int, b: int, c: int, d: int, e: int, *__: int
     ) -> Answer:
         kind = self._directories if e % 3 == 0 else self._files
         source, name = self._spot(a, b, kind)
@@ -295,7 +302,9 @@ class Player:
             self._spots[source, name] = other
         return lambda: None if moved is None else (self.when(moved.at_ns), moved.cookie > 0)
 
-    async def _publish(self, m: Any, _: int, a: int, b: int, c: int, d: int, *__: int) -> Answer:
+    async def _publish(
+        self, m: PostgresMeta, _: int, a: int, b: int, c: int, d: int, *__: int
+    ) -> Answer:
         ino = self._pick(self._hidden or self._files, c)
         demanded = None
         if d % 4 == 0:
@@ -306,7 +315,7 @@ class Player:
         )
         return new
 
-    async def _restore(self, m: Any, _: int, a: int, b: int, c: int, *__: int) -> Answer:
+    async def _restore(self, m: PostgresMeta, _: int, a: int, b: int, c: int, *__: int) -> Answer:
         kept = [one for one in await m.upkeep.list_trash(None, 1000) if one.ino in self._inodes]
         kept.sort(key=lambda one: (self.number(one.ino), self.number(one.parent), one.name))
         kept = [one for one in kept if self.number(one.ino) not in self.dead]
@@ -320,7 +329,7 @@ class Player:
     # -- inodes and files --
 
     async def _setattr(
-        self, m: Any, _: int, a: int, b: int, c: int, d: int, e: int, *__: int
+        self, m: PostgresMeta, _: int, a: int, b: int, c: int, d: int, e: int, *__: int
     ) -> Answer:
         changes = SetAttr(
             mode=MODES[b % len(MODES)] if b % 2 else None,
@@ -333,23 +342,23 @@ class Player:
         )
         return self._seen(await m.setattr(self._any(a), changes))
 
-    async def _resize(self, m: Any, _: int, a: int, b: int, c: int, *__: int) -> Answer:
+    async def _resize(self, m: PostgresMeta, _: int, a: int, b: int, c: int, *__: int) -> Answer:
         size = (0, 0, 1, 5, 70_000, -1, MAX_FILE_SIZE + 1)[b % 7]
         mtime = c * 999_983 if c % 3 == 0 else None
         changes = SetAttr(size=size, mtime_ns=mtime, mode=0o4755 if c % 4 == 0 else None)
         return self._seen(await m.setattr(self._file(a), changes))
 
-    async def _touch(self, m: Any, _: int, a: int, b: int, c: int, *__: int) -> Answer:
+    async def _touch(self, m: PostgresMeta, _: int, a: int, b: int, c: int, *__: int) -> Answer:
         inos = [self._any(a), self._file(b)]
         await m.touch({ino: c * 1_000_033 + n for n, ino in enumerate(inos)})
         return self._seen(await m.getattr(inos[0]))
 
-    async def _open(self, m: Any, s: int, a: int, b: int, *__: int) -> Answer:
+    async def _open(self, m: PostgresMeta, s: int, a: int, b: int, *__: int) -> Answer:
         found = await m.open(self._file(a), truncate=b % 3 == 0)
         self._opens.append((s, self.number(found.attr.ino)))
         return self._map(found)
 
-    async def _release(self, m: Any, s: int, a: int, *_: int) -> Answer:
+    async def _release(self, m: PostgresMeta, s: int, a: int, *_: int) -> Answer:
         mine = [one for one in self._opens if one[0] == s]
         if not mine:
             return "nothing is open"
@@ -361,7 +370,7 @@ class Player:
         return one
 
     async def _commit(
-        self, m: Any, _: int, a: int, b: int, c: int, d: int, e: int, *__: int
+        self, m: PostgresMeta, _: int, a: int, b: int, c: int, d: int, e: int, *__: int
     ) -> Answer:
         extents = [self._objects.inline((0, 0, 3, 40)[b % 4], b"x" * (1 + c % 9))]
         if d % 3 == 0:
@@ -374,27 +383,31 @@ class Player:
         )
         return self._seen(await m.commit(commit))
 
-    async def _allocate(self, m: Any, _: int, a: int, b: int, c: int, d: int, *__: int) -> Answer:
+    async def _allocate(
+        self, m: PostgresMeta, _: int, a: int, b: int, c: int, d: int, *__: int
+    ) -> Answer:
         clear, grow = d % 2 == 0, d % 3 == 0
         found = await m.allocate(self._file(a), b % 9, 1 + c % 30, clear=clear, grow=grow)
         return self._seen(found)
 
-    async def _copy_range(self, m: Any, _: int, a: int, b: int, c: int, d: int, *__: int) -> Answer:
+    async def _copy_range(
+        self, m: PostgresMeta, _: int, a: int, b: int, c: int, d: int, *__: int
+    ) -> Answer:
         return self._seen(await m.copy_range(self._file(a), c % 3, self._file(b), d % 9, 1 + c % 4))
 
-    async def _setxattr(self, m: Any, _: int, a: int, b: int, c: int, *__: int) -> None:
+    async def _setxattr(self, m: PostgresMeta, _: int, a: int, b: int, c: int, *__: int) -> None:
         name, flags = b"user.%d" % (b % 3), XattrFlags(c % 3)
         await m.setxattr(self._any(a), name, b"v" * (c % 50), flags)
 
-    async def _removexattr(self, m: Any, _: int, a: int, b: int, *__: int) -> None:
+    async def _removexattr(self, m: PostgresMeta, _: int, a: int, b: int, *__: int) -> None:
         await m.removexattr(self._any(a), b"user.%d" % (b % 3))
 
-    async def _xattrs(self, m: Any, _: int, a: int, b: int, *__: int) -> Answer:
+    async def _xattrs(self, m: PostgresMeta, _: int, a: int, b: int, *__: int) -> Answer:
         ino = self._any(a)
         names = await m.listxattr(ino)
         return names, await m.getxattr(ino, b"user.%d" % (b % 3))
 
-    async def _hide(self, m: Any, s: int, a: int, b: int, *__: int) -> Answer:
+    async def _hide(self, m: PostgresMeta, s: int, a: int, b: int, *__: int) -> Answer:
         found = await m.create_unlinked(MODES[b % len(MODES)], Caller(a % 3, a % 5))
         self._hidden.append(self.number(found.attr.ino))
         self._files.append(self._hidden[-1])
@@ -403,14 +416,14 @@ class Player:
 
     # -- reading --
 
-    async def _lookup(self, m: Any, _: int, a: int, b: int, *__: int) -> Answer:
+    async def _lookup(self, m: PostgresMeta, _: int, a: int, b: int, *__: int) -> Answer:
         return self._seen(await m.lookup(self._folder(a), self._name(b)))
 
-    async def _readdir(self, m: Any, _: int, a: int, b: int, *__: int) -> Answer:
+    async def _readdir(self, m: PostgresMeta, _: int, a: int, b: int, *__: int) -> Answer:
         found = await self.listing(m, self._folder(a), 1 + b % 3 if b % 2 else 1000)
         return lambda: [(name, kept, self.attributes(attr)) for name, kept, attr in found]
 
-    async def _walk(self, m: Any, _: int, *__: int) -> Answer:
+    async def _walk(self, m: PostgresMeta, _: int, *__: int) -> Answer:
         found = []
         for ino in [self._inodes[n] for n in self._directories if n not in self.dead]:
             if ino in self._spots.values() or ino == ROOT_INO:
@@ -422,25 +435,25 @@ class Player:
                     continue
         return lambda: [(name, kept, self.attributes(attr)) for name, kept, attr in found]
 
-    async def _getattr(self, m: Any, _: int, a: int, *__: int) -> Answer:
+    async def _getattr(self, m: PostgresMeta, _: int, a: int, *__: int) -> Answer:
         return self._seen(await m.getattr(self._any(a)))
 
-    async def _parent(self, m: Any, _: int, a: int, *__: int) -> Answer:
+    async def _parent(self, m: PostgresMeta, _: int, a: int, *__: int) -> Answer:
         return self.number(await m.parent(self._folder(a)))
 
-    async def _readlink(self, m: Any, _: int, a: int, *__: int) -> Answer:
-        return cast("bytes", await m.readlink(self._file(a)))
+    async def _readlink(self, m: PostgresMeta, _: int, a: int, *__: int) -> Answer:
+        return await m.readlink(self._file(a))
 
-    async def _content(self, m: Any, _: int, a: int, *__: int) -> Answer:
+    async def _content(self, m: PostgresMeta, _: int, a: int, *__: int) -> Answer:
         return self._map(await m.file_map(self._file(a)))
 
-    async def _statfs(self, m: Any, *_: int) -> Answer:
+    async def _statfs(self, m: PostgresMeta, *_: int) -> Answer:
         return await m.statfs()
 
-    async def _sync(self, m: Any, *_: int) -> None:
+    async def _sync(self, m: PostgresMeta, *_: int) -> None:
         await m.sync()
 
-    async def listing(self, m: Any, ino: Ino, page: int) -> list[tuple[bytes, bool, Attr]]:
+    async def listing(self, m: PostgresMeta, ino: Ino, page: int) -> list[tuple[bytes, bool, Attr]]:
         """Return names, whether each kept its cookie, and attributes, in pages of this size."""
         found, after = [], 0
         while entries := await m.readdir(ino, after, page):
@@ -457,7 +470,7 @@ class Player:
 
     # -- the whole volume --
 
-    async def picture(self, m: Any) -> dict[int | str, Answer]:
+    async def picture(self, m: PostgresMeta) -> dict[int | str, Answer]:
         """Return everything that calls show of every inode, of the trash and of the usage."""
         shown: dict[int | str, Answer] = {"usage": await m.statfs()}
         for number, ino in enumerate(list(self._inodes)):
@@ -477,7 +490,7 @@ class Player:
         )  # fmt: skip
         return shown
 
-    async def _everything(self, m: Any, ino: Ino) -> Answer:
+    async def _everything(self, m: PostgresMeta, ino: Ino) -> Answer:
         attr = await m.getattr(ino)
         xattrs = {name: await m.getxattr(ino, name) for name in await m.listxattr(ino)}
         content: object = None
