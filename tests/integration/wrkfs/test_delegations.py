@@ -263,3 +263,15 @@ async def test_only_files_open_under_a_lease(meta: DelegatedMeta) -> None:
         await meta.open(home.ino)
     with pytest.raises(InvalidArgument):
         await meta.open(link.ino)
+
+
+async def test_a_replacing_rename_keeps_the_cookie(meta: DelegatedMeta) -> None:
+    home = await meta.mkdir(ROOT_INO, b"replaced", 0o755, ALICE)
+    for name in (b"new", b"old"):
+        made, _ = await meta.create(home.ino, name, 0o644, ALICE, exclusive=True)
+        await meta.release(made.attr.ino)
+    replacing = await meta.rename(home.ino, b"new", home.ino, b"old")
+    moving = await meta.rename(home.ino, b"old", home.ino, b"free")
+    assert replacing is not None
+    assert moving is not None
+    assert (replacing.cookie, moving.cookie > 0) == (0, True)

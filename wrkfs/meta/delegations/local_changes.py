@@ -25,7 +25,7 @@ from wrkfs.meta.delegations.delta import (
     put_record,
 )
 from wrkfs.meta.leases.store import filled
-from wrkfs.types import Attr, FileMap, RenameFlags, SetAttr
+from wrkfs.types import Attr, FileMap, Moved, RenameFlags, SetAttr
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -178,8 +178,8 @@ class LocalChanges:
         goal: tuple[Ino, bytes],
         cookie: int,
         flags: RenameFlags,
-    ) -> int | None:
-        """Move a name to a name that is free, or that only an unopened file has; return the time.
+    ) -> Moved | None:
+        """Move a name to a name that is free, or that only an unopened file has.
 
         A directory moves only within its directory, so that no loop can arise.
         """
@@ -218,10 +218,11 @@ class LocalChanges:
         if target is not None:
             self._table.drop_file(target.ino)
             new.kernel_inodes.discard(target.ino)
-        self._show_moved(source, goal, moved, 0 if target is not None else cookie)
+        kept = 0 if target is not None else cookie
+        self._show_moved(source, goal, moved, kept)
         old.stamp(now)
         new.stamp(now)
-        return now
+        return Moved(now, kept)
 
     def _show_moved(
         self, source: tuple[Ino, bytes], goal: tuple[Ino, bytes], moved: Attr, cookie: int

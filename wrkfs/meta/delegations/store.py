@@ -19,7 +19,7 @@ from wrkfs.meta.delegations.replay import replay_left
 from wrkfs.meta.delegations.room import Room
 from wrkfs.meta.delegations.upkeep import OrderedUpkeep
 from wrkfs.meta.leases.store import LeasedMeta
-from wrkfs.types import FileMap, Ino, Moved, RenameFlags
+from wrkfs.types import FileMap, Ino, RenameFlags
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from wrkfs.meta.interface.delegations import DelegationStore
-    from wrkfs.types import Attr, Caller, Commit, SessionId, SetAttr, Spot, StatFs
+    from wrkfs.types import Attr, Caller, Commit, Moved, SessionId, SetAttr, Spot, StatFs
 
     T = TypeVar("T")
 
@@ -353,9 +353,9 @@ class DelegatedMeta:
         if await self._may_decide(parent, new_parent):
             cookie = await self._inner.fresh_id()
             source, goal = (parent, name), (new_parent, new_name)
-            at_ns = self._local.rename(source, goal, cookie, flags)
-            if at_ns is not None:
-                return Moved(at_ns, cookie)
+            moved = self._local.rename(source, goal, cookie, flags)
+            if moved is not None:
+                return moved
         return await self._leased.rename(parent, name, new_parent, new_name, flags)
 
     async def publish(
