@@ -275,3 +275,18 @@ async def test_a_replacing_rename_keeps_the_cookie(meta: DelegatedMeta) -> None:
     assert replacing is not None
     assert moving is not None
     assert (replacing.cookie, moving.cookie > 0) == (0, True)
+
+
+async def test_nothing_is_made_in_a_replaced_directory(
+    meta: DelegatedMeta, other: PostgresMeta
+) -> None:
+    home = await meta.mkdir(ROOT_INO, b"above", 0o755, ALICE)
+    await meta.mkdir(home.ino, b"new", 0o755, ALICE)
+    old = await meta.mkdir(home.ino, b"old", 0o755, ALICE)
+    await meta.rename(home.ino, b"new", home.ino, b"old")
+    with pytest.raises(NotFound):
+        await meta.readdir(old.ino, 0, 100)
+    with pytest.raises(NotFound):
+        await meta.create(old.ino, b"f", 0o644, ALICE, exclusive=True)
+    await meta.sync()
+    assert [entry.name for entry in await other.readdir(home.ino, 0, 100)] == [b"old"]

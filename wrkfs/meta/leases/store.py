@@ -317,8 +317,10 @@ class LeasedMeta:
                     await leases.uncover(parent, new_parent)
                 moved = await self._inner.rename(parent, name, new_parent, new_name, flags)
             if target is not None:
-                # The replaced file may be open, and leases no longer cover it.
-                await table.on_drop((), {target})
+                # The replaced inode may be open, and leases no longer cover it.
+                is_gone = moved and not flags & RenameFlags.EXCHANGE
+                ended = leases.remove(target) if is_gone and target in table.directories else ()
+                await table.on_drop((), {target, *ended})
             elif parent == new_parent and not table.knows(parent, new_name):
                 await leases.uncover(parent)
             within = parent == new_parent and not flags & RenameFlags.EXCHANGE
