@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import replace
+from dataclasses import fields, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from wrkfs.meta.interface.lease_times import KERNEL_MAX, KERNEL_MIN
@@ -20,13 +21,14 @@ from wrkfs.meta.leases.cached_directory import (
     weight,
 )
 from wrkfs.meta.postgres.sessions import boottime
+from wrkfs.types import Attr
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from wrkfs.meta.interface.leases import LeaseStore
     from wrkfs.meta.leases.cached_directory import Change, Key
-    from wrkfs.types import Attr, Dentry, FileMap, Ino
+    from wrkfs.types import Dentry, FileMap, Ino
 
 ROOM = 200_000
 """Maximum number of cached names and attributes: about 100 MB."""
@@ -44,6 +46,9 @@ def _no_eviction(_directories: list[Ino], _inos: set[Ino]) -> None:
     return
 
 
+_but_atime = attrgetter(*(field.name for field in fields(Attr) if field.name != "atime_ns"))
+
+
 def _describes(cached: Attr | None, attr: Attr) -> bool:
     """Return True if the cached attributes are these, apart from a newer access time.
 
@@ -51,7 +56,7 @@ def _describes(cached: Attr | None, attr: Attr) -> bool:
     """
     if cached is None or cached.atime_ns == attr.atime_ns:
         return cached == attr
-    return cached.atime_ns < attr.atime_ns and replace(cached, atime_ns=attr.atime_ns) == attr
+    return cached.atime_ns < attr.atime_ns and _but_atime(cached) == _but_atime(attr)
 
 
 class LeaseTable:

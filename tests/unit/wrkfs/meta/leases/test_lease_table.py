@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -139,3 +140,24 @@ async def use(meta: LeasedMeta, attr: Attr, verb: str, fresh: int, home: Ino) ->
         meta.table.attr_validity(await meta.setattr(attr.ino, SetAttr(mode=0o600)))
     else:
         await meta.getattr(attr.ino)
+
+
+async def test_the_kernel_may_rely_on_a_newer_access_time_of_this_session() -> None:
+    maker = Lessor()
+    await maker.start()
+    home = (await maker.mkdir(ROOT_INO, b"home", 0o755, ME)).ino
+    await maker.create(home, b"file", 0o644, ME, exclusive=True)
+    meta = LeasedMeta(cast("LeaseStore", Lessor(maker.volume)))
+    await meta.start()
+    try:
+        await meta.readdir(home, 0, 10)
+        for attr in (await meta.getattr(home), await meta.lookup(home, b"file")):
+            assert meta.table.attr_validity(attr) > 0
+            read = replace(attr, atime_ns=attr.atime_ns + 1)
+            assert meta.table.attr_validity(read) > 0
+            older = replace(attr, atime_ns=attr.atime_ns - 1)
+            grown = replace(read, size=attr.size + 1)
+            assert meta.table.attr_validity(older) == meta.table.attr_validity(grown) == 0
+    finally:
+        await meta.close()
+        await maker.close()
