@@ -40,7 +40,7 @@ def work_and_kill(drive: MountProcess, script: StepScript, seed: int) -> None:
 
 def is_at_work(script: StepScript, steps: int) -> bool:
     """Return True if the script has made so many steps, or has failed."""
-    return script.steps >= steps or bool(script.trouble)
+    return script.steps >= steps or bool(script.end)
 
 
 @pytest.mark.promise("D1")
@@ -112,7 +112,8 @@ def test_a_crash_of_the_database_loses_nothing(
             until(partial(is_at_work, script, script.steps + 20))
             script.stop()
             script.join()
-            assert script.answered == len(script.states) - 1, script.trouble
+            assert script.end == "", f"round {number}"
+            assert script.answered == len(script.states) - 1
             assert script.verify(script.answered) == [], f"round {number}"
         last = script.states[-1]
         assert drive.stop() == 0

@@ -57,6 +57,8 @@ class StepScript:
         self.durable = 0
         self.steps = 0
         self.trouble: list[str] = []
+        self.end = ""
+        """The error of the last call, as after the death of the mount."""
         self._random = random.Random(seed)
         self._number = 0
         self._stop = threading.Event()
@@ -65,6 +67,7 @@ class StepScript:
     def start(self) -> None:
         """Start the calls."""
         self._stop.clear()
+        self.end = ""
         self._thread = threading.Thread(target=self._work)
         self._thread.start()
 
@@ -116,6 +119,7 @@ class StepScript:
                 self._random.choice(verbs)()
                 self.steps += 1
         except OSError as error:
+            self.end = repr(error)
             if error.errno not in GONE or self._stop.is_set():
                 self.trouble.append(repr(error))
 

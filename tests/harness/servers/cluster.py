@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import subprocess
 import tempfile
 from contextlib import suppress
 from functools import partial
@@ -18,11 +19,15 @@ from boxd.embedded.postgres import EmbeddedPostgres
 from boxd.embedded.process import processes_in
 from tests.harness.loop import run
 from tests.harness.mounts.drive import make_volume, until
+from tests.harness.nursery import nursery
 from wrkfs.config import StoreConfig, VolumeConfig
 from wrkfs.meta.sql.migrate import install_functions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+START_TIMEOUT = 150.0
+"""Seconds; the server's own limit is shorter."""
 
 
 class Cluster:
@@ -38,7 +43,17 @@ class Cluster:
 
     def start(self) -> None:
         """Start the server, whatever its last end was."""
-        self.dsn = run(self._start())
+        # Not by a process with files of this one: see `cluster_main`.
+        with tempfile.TemporaryFile() as log:
+            process = nursery("tests.harness.servers.cluster_main").start(
+                [str(self._directory)], log=log.fileno(), out=subprocess.PIPE
+            )
+            assert process.stdout is not None
+            with process.stdout as answer:
+                self.dsn = answer.read().decode().strip()
+            status = process.wait(START_TIMEOUT)
+            log.seek(0)
+            assert status == 0, log.read().decode(errors="replace")
 
     def kill(self) -> None:
         """Send SIGKILL to the server and all its processes, as in a power failure."""
@@ -133,12 +148,6 @@ class Cluster:
         with suppress(ChildProcessError):
             os.waitpid(first, 0)
         until(lambda: not processes_in(self._data, "postgres"))
-
-    async def _start(self) -> str:
-        server = EmbeddedPostgres(self._directory)
-        dsn = await server.start()
-        await server.detach()
-        return dsn
 
 
 async def _install(dsn: str) -> None:
