@@ -106,6 +106,7 @@ class LocalChanges:
         if target:
             records.append(link_record(ino, target))
         if not self._record(records):
+            self._room.put_back(0, 1)
             return None
         cached.put(name, ino, ino)
         cached.stamp(now, int(is_dir))
@@ -340,7 +341,8 @@ class LocalChanges:
             version += sum(1 for _ in rules.pieces(extent, base))
             size = max(size, end)
             records.append(extent_record(commit.ino, replace(extent, pos=pos)))
-        if not self._room.take(size - holes - (attr.size - attr.holes), 0):
+        growth = size - holes - (attr.size - attr.holes)
+        if not self._room.take(growth, 0):
             return None
         now = _now(attr)
         changed = replace(
@@ -353,6 +355,7 @@ class LocalChanges:
         )
         before = self._table.file_map(commit.ino)
         if not self._record([*records, inode_record(changed)]):
+            self._room.put_back(growth, 0)
             return None
         self._show(changed)
         file_map = None if before is None else filled(before, commit, changed)

@@ -65,6 +65,12 @@ class Room:
             self._inodes -= inodes
         return True
 
+    def put_back(self, size: int, inodes: int) -> None:
+        """Return what `take` used for a change that was not made."""
+        if self._limited:
+            self._bytes += max(size, 0)
+            self._inodes += inodes
+
     async def give_back(self) -> bool:
         """End the reservation. Return False if there was none."""
         if not (self._bytes or self._inodes):

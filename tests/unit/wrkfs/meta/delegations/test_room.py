@@ -91,3 +91,15 @@ async def test_a_quota_that_is_set_later_is_noticed(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(room, "REFRESH", -1.0)
     await free.refresh()
     assert not free.take(1, 1)
+
+
+async def test_room_of_a_change_that_was_not_made_is_free_again() -> None:
+    limited = await started(Quota(8000))
+    await limited.extend(1, 1)
+    before = limited.left()
+    assert limited.take(600, 1)
+    limited.put_back(600, 1)
+    assert limited.left() == before
+    free = await started(Quota(None))
+    free.put_back(600, 1)
+    assert free.left() == (0, 0)
