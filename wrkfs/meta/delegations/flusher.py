@@ -80,7 +80,7 @@ class Flusher:
         """Number of batches that the database has applied."""
         self._inner = inner
         self._journal: Journal | None = None
-        self._number = 0
+        self._number = self._applied = 0
         self._open = Batch(0)
         self._sending: Batch | None = None
         self._wake = asyncio.Event()
@@ -95,6 +95,7 @@ class Flusher:
         """
         self._journal = journal
         self._number = 1
+        self._applied = 0
         self._open = Batch(1)
         self._ended = False
         self._task = asyncio.create_task(self._run(), name="wrkfs flusher")
@@ -114,6 +115,17 @@ class Flusher:
         journal, self._journal = self._journal, None
         if journal is not None:
             journal.close(keep=not self.idle)
+
+    @property
+    def lacks_journal(self) -> int | None:
+        """Return the first batch of a new journal; None if there is one, or it would not help."""
+        if self._journal is not None or self._ended or self._task is None:
+            return None
+        return self._number
+
+    def use_journal(self, journal: Journal) -> None:
+        """Record changes from now on; the journal has begun with the number in `lacks_journal`."""
+        self._journal = journal
 
     @property
     def delta(self) -> Delta:
@@ -156,6 +168,12 @@ class Flusher:
         """End the delegations of directories with the next batch."""
         self._open.release.update(directories)
 
+    def is_releasing(self, directory: Ino) -> bool:
+        """Return True if a batch that the database lacks ends the delegation of a directory."""
+        if directory in self._open.release:
+            return True
+        return self._sending is not None and directory in self._sending.release
+
     def send_now(self) -> None:
         """Send what there is, without waiting for more."""
         self._open.urgent.set()
@@ -182,13 +200,12 @@ class Flusher:
     # -- internal --
 
     async def _run(self) -> None:
-        try:
-            await self._send_all()
-        except Exception as error:
-            log.exception("the sender of changes failed")
-            self._ended = True
-            self._lose(StorageError(f"sending failed: {type(error).__name__}"))
-            raise
+        while True:
+            try:
+                await self._send_all()
+            except Exception as error:
+                log.exception("the sender of changes failed; it goes on with later changes")
+                self._lose(StorageError(f"sending failed: {type(error).__name__}"))
 
     async def _send_all(self) -> None:
         while True:
@@ -221,16 +238,17 @@ class Flusher:
                 break
         self.sent += 1
         self._sending = None
+        self._applied = batch.number
         self._drop(batch.number)
         batch.end()
 
-    def _begin(self, number: int) -> None:
-        """Start the journal of a batch; without one, no change is decided here."""
+    def _begin(self, number: int, *, after: int | None = None) -> None:
+        """Start the journal of a batch; until that succeeds, no change is decided here."""
         if self._journal is not None:
             try:
-                self._journal.begin(number)
+                self._journal.begin(number, after=after)
             except OSError as error:
-                log.error("cannot write the journal, so changes are no longer delayed: %s", error)
+                log.error("cannot write the journal, so changes are not delayed now: %s", error)
 
     def _drop(self, number: int) -> None:
         """Delete the journal of a batch; a replay ignores what the database has."""
@@ -248,6 +266,9 @@ class Flusher:
 
     def _lose(self, error: WrkfsError) -> None:
         batches = [batch for batch in (self._sending, self._open) if batch is not None]
+        if not any(batch.delta for batch in batches):
+            self._fail_release(batches, error)
+            return
         names = [name for batch in batches for name in batch.delta.names]
         place = self._keep_lost()
         shown = ", ".join(repr(name.decode(errors="replace")) for name in names[:_NAMES])
@@ -256,16 +277,31 @@ class Flusher:
         self._sending = None
         self._number += 1
         self._open = Batch(self._number)
-        self._begin(self._number)
+        self._begin(self._number, after=self._applied)
         # The outcome of the batch may be unknown.
         over = isinstance(error, Fenced | Doubtful)
+        if not over:
+            # The directories whose delegations should end are still delegated.
+            self._open.release.update(*(batch.release for batch in batches))
         self._ended = self._ended or over
         loss = error if over else StorageError(str(error))
-        self.on_loss(loss)
         for batch in batches:
             batch.end(loss)
-            if batch.number != self._number:
-                self._drop(batch.number)
+            self._drop(batch.number)
+        # The waiting callers continue after this step.
+        self.on_loss(loss)
+
+    def _fail_release(self, batches: list[Batch], error: WrkfsError) -> None:
+        """End batches without changes; other sessions ask for these delegations again."""
+        log.warning("cannot give delegations back: %s", error)
+        self._sending = None
+        self._number += 1
+        self._open = Batch(self._number)
+        self._begin(self._number)
+        self._ended = self._ended or isinstance(error, Fenced | Doubtful)
+        for batch in batches:
+            batch.end(error)
+            self._drop(batch.number)
 
     def _keep_lost(self) -> str:
         """Keep the journal for the operator; return its place, or why there is none."""

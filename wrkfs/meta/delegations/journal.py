@@ -8,6 +8,7 @@ and one file for each batch. The next mount on the host replays what a dead proc
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -15,6 +16,7 @@ import re
 import shutil
 import struct
 import zlib
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import count
 from typing import TYPE_CHECKING
@@ -43,7 +45,11 @@ SEGMENT_MAX = 256 << 20
 _HEAD = struct.Struct("=II")
 OWNER_FILE = "session"
 """Name of the file that names the session; it is locked while the process runs."""
+OWNER_MAX = 4096
 _LOST = "lost-"
+NAMELESS = "it names no session"
+_AFTER = "after"
+"""Kind of the first record of a file: the batch that its batch depends on."""
 _SEGMENT = re.compile("[0-9]{16}")
 
 
@@ -55,55 +61,85 @@ class Owner:
     session: SessionId
     epoch: int
     format: int = FORMAT
+    channel: str = ""
+    """Random name of the session. A volume that was restored from a backup uses numbers again."""
 
 
 class Journal:
     """The open journal of this session.
 
     Critical section: none, no method waits. A failed `append` leaves the file as it was, or raises
-    on every later call.
+    until the database has applied the batch.
     """
 
-    def __init__(self, root: Path, owner: Owner) -> None:
-        """Create the journal below `root`. Raises OSError."""
+    def __init__(self, root: Path, owner: Owner, first: int = 1) -> None:
+        """Create the journal below `root`, with the file of batch `first`. Raises OSError."""
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._path = root / f"{owner.schema}-{owner.session}"
-        shutil.rmtree(self._path, ignore_errors=True)
+        if self._path.exists():
+            self._path.rename(_free_name(self._path))
+        self._number = self._after = self._size = 0
+        self._file = self._lock = -1
+        self._broken: int | None = None
+        """The batch whose file ends with an incomplete entry that could not be removed."""
         self._path.mkdir(mode=0o700)
-        self._lock = os.open(self._path / OWNER_FILE, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        os.write(self._lock, json.dumps(asdict(owner)).encode())
-        self._number = 0
-        self._file = -1
-        self._size = 0
-        self._broken = False
-        self.begin(1)
+        try:
+            self._write_owner(owner)
+            self.begin(first, after=0)
+        except BaseException:
+            self.close()
+            _delete(self._path)
+            raise
 
-    def begin(self, number: int) -> None:
-        """Start the file of batch `number`; later entries belong to it. Raises OSError."""
+    def _write_owner(self, owner: Owner) -> None:
+        # Another mount that looks for journals finds the name only with its content and its lock.
+        new = self._path / f"{OWNER_FILE}.new"
+        text = json.dumps(asdict(owner)).encode()
+        self._lock = os.open(new, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        if os.write(self._lock, text) != len(text):
+            raise OSError(errno.ENOSPC, "the disk of the journal is full")
+        new.rename(self._path / OWNER_FILE)
+
+    def begin(self, number: int, *, after: int | None = None) -> None:
+        """Start the file of batch `number`; later entries belong to it. Raises OSError.
+
+        The batch depends on batch `after`: by default on the last one with entries. If the file
+        cannot be created, the next `append` tries again.
+        """
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
-        flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+        if after is not None:
+            self._after = after
+        elif self._size:
+            self._after = self._number
         self._number, self._size = number, 0
-        self._file = os.open(self._segment(number), flags, 0o600)
+        self._open()
+
+    def _open(self) -> None:
+        flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+        self._file = os.open(self._segment(self._number), flags, 0o600)
 
     def append(self, records: Sequence[Record]) -> None:
         """Write the records of one change. Raises OSError, for example on a full disk."""
-        if self._broken or self._file < 0:
+        if self._broken is not None or self._lock < 0:
             raise OSError("the journal is closed, or an earlier write to it failed")
-        body: bytes = msgpack.packb(records)
-        if len(body) > RECORD_MAX or self._size > SEGMENT_MAX - RECORD_MAX - _HEAD.size:
-            raise OSError("the change is too large for the journal")
-        entry = _HEAD.pack(len(body), zlib.crc32(body)) + body
+        if self._file < 0:
+            self._open()
+        entry = _entry(records)
+        if not self._size:
+            entry = _entry([(_AFTER, self._after)]) + entry
+        if self._size > SEGMENT_MAX - len(entry):
+            raise OSError("the batch is too large for the journal")
         written = 0
         try:
             written = os.write(self._file, entry)
         finally:
             if written != len(entry):
-                self._broken = True
+                self._broken = self._number
                 os.ftruncate(self._file, self._size)
-                self._broken = False
+                self._broken = None
         if written != len(entry):
             raise OSError("the disk of the journal is full")
         self._size += written
@@ -111,6 +147,8 @@ class Journal:
     def drop(self, number: int) -> None:
         """Delete the file of a batch that the database has applied."""
         self._segment(number).unlink(missing_ok=True)
+        if self._broken == number:
+            self._broken = None
 
     def keep_lost(self) -> Path | None:
         """Keep the entries, which will not be applied, for the operator; return their directory.
@@ -131,7 +169,7 @@ class Journal:
             self._file = -1
         if self._lock >= 0:
             if not keep:
-                shutil.rmtree(self._path, ignore_errors=True)
+                _delete(self._path)
             os.close(self._lock)
             self._lock = -1
 
@@ -139,24 +177,40 @@ class Journal:
         return self._path / f"{number:016d}"
 
 
+@dataclass(frozen=True, slots=True)
+class LeftBatch:
+    """The file of one batch in the journal of a dead process."""
+
+    number: int
+    after: int
+    """The batch that this one depends on."""
+    records: list[Record]
+    is_whole: bool
+    """False if an incomplete entry ends the file."""
+
+
 class LeftJournal:
     """The journal of a dead process. The caller holds its lock until `close`."""
 
-    def __init__(self, path: Path, owner: Owner, lock: int) -> None:
+    def __init__(self, path: Path, owner: Owner | None, lock: int, fault: str = "") -> None:
         self.owner = owner
         self.path = path
+        self.fault = fault
+        """Why the journal cannot be replayed; an empty string if it can."""
+        self.applied: set[int] = set()
+        """Batches that the database has; they are not among what a lost journal keeps."""
         self._lock = lock
 
-    def batches(self) -> Iterator[tuple[int, list[Record]]]:
-        """Yield numbers and records of the batches, in order; stops at the first torn entry.
+    def has_entries(self) -> bool:
+        """Return True if the journal has changes, or parts of them."""
+        return _has_entries(self.path)
 
-        Raises OSError, and ValueError for entries that no mount writes.
-        """
+    def batches(self) -> Iterator[LeftBatch]:
+        """Yield the batches in order. Raises OSError, and ValueError for malformed entries."""
         for path in segments_of(self.path):
-            records, whole = read_entries(path)
-            yield int(path.name), records
-            if not whole:
-                return
+            changes, is_whole = read_changes(path)
+            records = [record for records in changes for record in records]
+            yield LeftBatch(int(path.name), read_after(path), records, is_whole)
 
     def release(self) -> None:
         """Let another process replay the journal. Idempotent; also done by `close`."""
@@ -165,15 +219,36 @@ class LeftJournal:
             self._lock = -1
 
     def close(self, *, lost: bool) -> Path | None:
-        """Delete the journal, or keep it for the operator if it is `lost`; return its new place."""
+        """Delete the journal, or keep it for the operator if it is `lost`; return its new place.
+
+        Raises OSError if it cannot be kept.
+        """
         target = None
         if lost:
+            for number in self.applied:
+                (self.path / f"{number:016d}").unlink(missing_ok=True)
             target = _free_name(self.path)
             self.path.rename(target)
         else:
-            shutil.rmtree(self.path, ignore_errors=True)
+            _delete(self.path)
         self.release()
         return target
+
+
+def _entry(records: Sequence[Record]) -> bytes:
+    """Return an entry of the file of a batch. Raises OSError if no replay would read it."""
+    body: bytes = msgpack.packb(records)
+    if len(body) > RECORD_MAX:
+        raise OSError("the change is too large for the journal")
+    return _HEAD.pack(len(body), zlib.crc32(body)) + body
+
+
+def _delete(path: Path) -> None:
+    """Delete a journal, the file of its owner last: without it, entries count as damaged."""
+    for file in path.glob("[0-9]*"):
+        with suppress(OSError):
+            file.unlink()
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def segments_of(path: Path) -> list[Path]:
@@ -192,19 +267,41 @@ def read_changes(path: Path) -> tuple[list[list[Record]], bool]:
 
     Raises OSError, and ValueError if the file has entries that no mount writes.
     """
-    changes: list[list[Record]] = []
+    entries, is_whole = _read(path)
+    return entries[1:], is_whole
+
+
+def read_after(path: Path) -> int:
+    """Return the batch that the batch of a file depends on. Raises as `read_changes`."""
+    entries, _ = _read(path, most=1)
+    return int(entries[0][0][1]) if entries else 0
+
+
+def _read(path: Path, most: int | None = None) -> tuple[list[list[Record]], bool]:
+    """Return the first entries of a file, and False if one of them is torn."""
+    entries: list[list[Record]] = []
     with path.open("rb") as file:
         if os.fstat(file.fileno()).st_size > SEGMENT_MAX:
             raise ValueError(f"{path.name} is larger than {SEGMENT_MAX} bytes")
-        while head := file.read(_HEAD.size):
+        while (most is None or len(entries) < most) and (head := file.read(_HEAD.size)):
             if len(head) < _HEAD.size:
-                return changes, False
+                return entries, False
             length, checksum = _HEAD.unpack(head)
             body = file.read(length) if length <= RECORD_MAX else b""
             if len(body) < length or zlib.crc32(body) != checksum or not length:
-                return changes, False
-            changes.append(_unpacked(body))
-    return changes, True
+                return entries, False
+            entries.append(_unpacked(body))
+            if len(entries) == 1:
+                _check_first(entries[0])
+    return entries, True
+
+
+def _check_first(records: list[Record]) -> None:
+    """Raise ValueError if these records are not the first entry of a file."""
+    match records:
+        case [("after", int(number))] if number >= 0:
+            return
+    raise ValueError("the first entry is malformed: it names no batch")
 
 
 def _unpacked(body: bytes) -> list[Record]:
@@ -249,30 +346,62 @@ class _Unpacker:
         return values
 
 
-def left_journals(root: Path, schema: str) -> Iterator[LeftJournal]:
-    """Yield the journals of a volume whose processes are dead; other ones are left alone."""
-    if not root.is_dir():
-        return
+def left_journals(root: Path, schema: str) -> tuple[list[LeftJournal], set[SessionId]]:
+    """Return the journals of a volume whose processes are dead, and the sessions of the others.
+
+    The others are in use, or another process replays them.
+    """
+    left: list[LeftJournal] = []
+    busy: set[SessionId] = set()
     for path in sorted(root.glob(f"{schema}-*")):
         try:
             lock = os.open(path / OWNER_FILE, os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) and _has_entries(path):
+                left.append(LeftJournal(path, None, -1, NAMELESS))
             continue
+        owner, fault = _owner_of(lock, path.name, schema)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            owner = read_owner(os.pread(lock, 4096, 0))
-        except (OSError, ValueError, TypeError):
+            # The process that had the lock may have deleted or moved the journal.
+            is_there = os.path.samestat(os.fstat(lock), (path / OWNER_FILE).stat())
+        except OSError:
+            busy.update(() if owner is None else (owner.session,))
+            is_there = False
+        if is_there:
+            left.append(LeftJournal(path, owner, lock, fault))
+        else:
             os.close(lock)
-            continue
-        if owner.format != FORMAT or owner.schema != schema:
-            os.close(lock)
-            continue
-        yield LeftJournal(path, owner, lock)
+    return left, busy
+
+
+def _has_entries(path: Path) -> bool:
+    try:
+        return any(file.stat().st_size for file in segments_of(path))
+    except OSError:
+        return False
+
+
+def _owner_of(file: int, name: str, schema: str) -> tuple[Owner | None, str]:
+    """Return the owner of a journal, and why it cannot be replayed; an empty string if it can."""
+    text = os.pread(file, OWNER_MAX, 0)
+    try:
+        other = json.loads(text)["format"]
+        if other != FORMAT:
+            return None, f"it has format {ascii(other)[:20]}, and this release reads {FORMAT}"
+        owner = read_owner(text)
+    except (ValueError, TypeError, KeyError):
+        return None, NAMELESS
+    if name != f"{schema}-{owner.session}" or owner.schema != schema:
+        return owner, "it belongs to another volume or session"
+    return owner, ""
 
 
 def read_owner(text: bytes) -> Owner:
     """Return the session that a journal names. Raises ValueError, TypeError."""
     owner = Owner(**json.loads(text))
+    if type(owner.channel) is not str or type(owner.schema) is not str:
+        raise ValueError("the journal names no session")
     for number in (owner.session, owner.epoch, owner.format):
         if type(number) is not int or not 0 <= number < 1 << 63:
             raise ValueError("the journal names no session")

@@ -4,45 +4,60 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
 from typing import TYPE_CHECKING
 
 from wrkfs.errors import NoSpace, Unavailable, WrkfsError
 from wrkfs.meta.delegations.delta import Delta
-from wrkfs.meta.delegations.journal import left_journals
+from wrkfs.meta.delegations.journal import NAMELESS, left_journals
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from wrkfs.meta.delegations.journal import LeftJournal
+    from wrkfs.meta.delegations.journal import LeftBatch, LeftJournal, Owner
     from wrkfs.meta.interface.delegations import DelegationStore
+    from wrkfs.types import SessionId
 
 log = logging.getLogger(__name__)
 
+_FENCED = "other hosts needed the directories and fenced the session"
+_REASONS = 5
+"""Maximum number of reasons in a message."""
 
-async def replay_left(store: DelegationStore, schema: str, root: Path) -> None:
+
+async def replay_left(store: DelegationStore, schema: str, root: Path) -> set[SessionId]:
     """Send the changes in journals of dead processes, and fence their sessions.
 
-    What the database no longer accepts stays in a directory for the operator. Raises Unavailable,
-    and NoSpace if the database's disk is full; then the journals stay as they are, and the next
-    mount replays them.
+    What the database does not accept stays in a directory for the operator. Returns the sessions
+    whose journals are in use, or which another process replays. Raises Unavailable, and NoSpace if
+    the database's disk is full; then the journals stay as they are, and the next mount replays
+    them.
     """
-    journals = await asyncio.to_thread(lambda: list(left_journals(root, schema)))
+    journals, busy = await asyncio.to_thread(left_journals, root, schema)
     try:
         for journal in journals:
-            reason = await _replay(store, journal)
-            place = await asyncio.to_thread(partial(journal.close, lost=bool(reason)))
-            if place is not None:
-                log.error(
-                    "session %d died and lost changes that it had answered: %s; they are kept in "
-                    "%s",
-                    journal.owner.session,
-                    reason,
-                    place,
-                )
+            reason = journal.fault or await _replay(store, journal)
+            await asyncio.to_thread(_close, journal, reason)
     finally:
         for journal in journals:
             journal.release()
+    return busy
+
+
+def _close(journal: LeftJournal, reason: str) -> None:
+    """Delete a journal, or keep it and tell why if there is a reason."""
+    try:
+        place = journal.close(lost=bool(reason))
+    except OSError as error:
+        log.error("cannot move the journal %s: %s", journal.path, error)
+        place = journal.path
+    if reason:
+        number = "of an unknown number" if journal.owner is None else journal.owner.session
+        log.error(
+            "session %s died and lost changes that it had answered: %s; they are kept in %s",
+            number,
+            reason,
+            place,
+        )
 
 
 async def _replay(store: DelegationStore, journal: LeftJournal) -> str:
@@ -50,24 +65,48 @@ async def _replay(store: DelegationStore, journal: LeftJournal) -> str:
 
     Raises Unavailable, NoSpace.
     """
-    owner = journal.owner
-    applied = await store.applied(owner.session, owner.epoch)
-    reason = ""
+    owner, reasons = journal.owner, []
+    if owner is None:
+        return NAMELESS
+    applied = complete = await store.claim(owner.session, owner.epoch, owner.channel)
+    if applied is None or complete is None:
+        return _FENCED if await asyncio.to_thread(journal.has_entries) else ""
     try:
-        for number, records in journal.batches():
-            if not records or (applied is not None and number <= applied):
+        for batch in journal.batches():
+            reason = await _send(store, owner, batch, applied, complete)
+            if reason:
+                reasons.append(reason)
+                # Earlier replays may have sent the changes before an incomplete one.
+                complete = min(complete, batch.number - 1)
                 continue
-            if applied is None:
-                return "other hosts needed the directories and fenced the session"
-            delta = Delta()
-            delta.replay(records)
-            await store.apply_for(owner.session, owner.epoch, number, delta)
+            journal.applied.add(batch.number)
+            if batch.records:
+                complete = max(complete, batch.number)
     except (Unavailable, NoSpace):
         raise
     except (ValueError, TypeError, OSError) as error:
-        reason = f"the journal is malformed, or cannot be read: {error}"
+        reasons.append(f"the journal is malformed, or cannot be read: {error}")
     except WrkfsError as error:
-        reason = str(error)
-    if applied is not None:
-        await store.fence(owner.session, force=True)
-    return reason
+        reasons.append(str(error))
+    await store.fence(owner.session, force=True)
+    return "; ".join(reasons[:_REASONS])
+
+
+async def _send(
+    store: DelegationStore, owner: Owner, batch: LeftBatch, applied: int, complete: int
+) -> str:
+    """Send a batch that the database lacks; return why some of it is lost, or an empty string.
+
+    `applied` is the last batch in the database, and `complete` the last one of which no change is
+    missing. Raises Unavailable, ValueError, TypeError, and the errors of `apply_for`.
+    """
+    if batch.after > complete:
+        return f"batch {batch.number} needs batch {batch.after}, which is missing or incomplete"
+    if batch.records and batch.number > applied:
+        # Extends the tenure: a session that waits for this one would fence it.
+        if await store.claim(owner.session, owner.epoch, owner.channel) is None:
+            return _FENCED
+        delta = Delta()
+        delta.replay(batch.records)
+        await store.apply_for(owner.session, owner.epoch, batch.number, delta)
+    return "" if batch.is_whole else f"the last change of batch {batch.number} is incomplete"

@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 CONTENDED = 5.0
 """Seconds after a recall or a refusal before the session asks for a delegation again."""
+JOURNAL_RETRY = 5.0
+"""Seconds between two attempts to create a journal."""
 _TREE_MAX = 1024
 """Maximum number of directories that one recall gives back."""
 
@@ -63,6 +65,8 @@ class DelegatedMeta:
         self._local = LocalChanges(self.table, self._flusher, self._room, self._is_open)
         self._not_before: OrderedDict[Ino, float] = OrderedDict()
         self._asking: dict[Ino, bool] = {}
+        self._next_journal = 0.0
+        """Time (monotonic clock) of the next attempt to create a journal, if there is none."""
         self._on_crash: Callable[[bool], None] = lambda _: None
         leased.leases.before_return = self._give_back
         inner.watch_delegations(self._recalled)
@@ -126,18 +130,28 @@ class DelegatedMeta:
         self._leased.watch(on_crash)
 
     async def _start_journal(self) -> None:
-        owner = Owner(self._schema, self._inner.session, self._inner.epoch)
-        journal: Journal | None = None
-        try:
-            journal = Journal(self._journals, owner)
-        except OSError as error:
+        self._flusher.start(None)
+        error = self._create_journal()
+        if error is not None:
             log.warning(
-                "cannot write a journal in %s, so no change is delayed: %s",
-                self._journals,
-                error.strerror,
+                "cannot write a journal in %s, so no change is delayed: %s", self._journals, error
             )
-        self._flusher.start(journal)
         await self._room.start()
+
+    def _create_journal(self) -> str | None:
+        """Create the journal if there is none; return why that is impossible now."""
+        number = self._flusher.lacks_journal
+        now = time.monotonic()
+        if number is None or now < self._next_journal:
+            return None
+        inner = self._inner
+        owner = Owner(self._schema, inner.session, inner.epoch, channel=inner.channel)
+        try:
+            self._flusher.use_journal(Journal(self._journals, owner, number))
+        except OSError as error:
+            self._next_journal = now + JOURNAL_RETRY
+            return error.strerror
+        return None
 
     def _lost(self, error: WrkfsError) -> None:
         """Report lost changes: the cache contains them, and open files may have lost bytes."""
@@ -149,6 +163,8 @@ class DelegatedMeta:
 
     async def _may_decide(self, *directories: Ino) -> bool:
         """Return True if the session has the delegations of these directories, or gets them now."""
+        if not self._flusher.can_record:
+            self._create_journal()
         if not self._flusher.can_record:
             return False
         for directory in directories:
@@ -164,6 +180,8 @@ class DelegatedMeta:
             return False
         if directory in self._asking or self.table.changes.touches(directory):
             return False
+        if self._flusher.is_releasing(directory):
+            return False  # the database would grant what that batch then ends
         cached = self.table.directories.get(directory)
         self._asking[directory] = False
         try:

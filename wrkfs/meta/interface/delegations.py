@@ -67,15 +67,25 @@ class DelegationStore(LeaseStore, Protocol):
         """
         ...
 
-    def watch_journals(self, replay: Callable[[], Awaitable[None]]) -> None:
+    def watch_journals(self, replay: Callable[[], Awaitable[set[SessionId]]]) -> None:
         """Set the function that replays the journals of dead processes of this host.
 
-        The store awaits it before it fences dead sessions, and while it waits for a holder.
+        It returns the sessions whose journals other processes have. The store awaits it before it
+        fences other sessions, and while it waits for a holder.
         """
         ...
 
-    async def applied(self, session: SessionId, epoch: int) -> int | None:
-        """Return the last batch of a session that the database has; None if it is fenced."""
+    @property
+    def channel(self) -> str:
+        """Random name of the session, for its journal; an empty string without leases."""
+        ...
+
+    async def claim(self, session: SessionId, epoch: int, channel: str) -> int | None:
+        """Return the last batch that the database has of a session whose process is dead.
+
+        Extends the tenure of the session for a replay. Returns None if the session is fenced, or
+        is another one with the same number.
+        """
         ...
 
     async def apply_for(self, session: SessionId, epoch: int, seq: int, batch: Batch) -> None:

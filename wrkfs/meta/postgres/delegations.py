@@ -36,7 +36,7 @@ class Delegations:
     def __init__(self, links: Links, session: MountSession) -> None:
         self._links = links
         self._session = session
-        self.rescue: Callable[[], Awaitable[None]] | None = None
+        self.rescue: Callable[[], Awaitable[object]] | None = None
         """Awaited while a holder does not answer: its process on this host may be dead."""
 
     async def read(self, name: str, *args: object) -> list[asyncpg.Record]:
@@ -57,8 +57,10 @@ class Delegations:
             if now > reminded + _REMIND:
                 if reminded and self.rescue is not None:
                     await self.rescue()
+                # The first recall fences nobody: a journal of this host may wait for its replay.
+                recall = (self._session.id, _homes(rows, args), bool(reminded))
                 reminded = now
-                await self._links.call("recall_delegations", (self._session.id, _homes(rows, args)))
+                await self._links.call("recall_delegations", recall)
             await asyncio.sleep(_PAUSES[min(waits, len(_PAUSES) - 1)])
             waits += 1
 
@@ -76,9 +78,12 @@ class Delegations:
         """
         await self._session.apply_batch(seq, (*batch.arguments(), list(release), *batch.room))
 
-    async def applied(self, session: SessionId, epoch: int) -> int | None:
-        """Return the last batch of a session that the database has; None if it is fenced."""
-        rows = await self._links.call("applied", (session, epoch))
+    async def claim(self, session: SessionId, epoch: int, channel: str) -> int | None:
+        """Return the last batch that the database has of a session whose process is dead.
+
+        Extends the tenure of the session. Returns None if it is fenced, or another one.
+        """
+        rows = await self._links.call("claim", (session, epoch, channel))
         last: int | None = rows[0][0]
         return last
 

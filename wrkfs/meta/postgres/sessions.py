@@ -106,7 +106,7 @@ class MountSession:
         self.delegates = delegates
         self.kept = False
         """True if `end` leaves the session in the database."""
-        self.rescue: Callable[[], Awaitable[None]] | None = None
+        self.rescue: Callable[[], Awaitable[object]] | None = None
         """Awaited while a holder does not answer: its process on this host may be dead."""
         self._witness: Witness | None = None
         self._tenure = 0
@@ -191,13 +191,24 @@ class MountSession:
         if self._channel is not None:
             self._watch = asyncio.create_task(self._watch_sleep(), name="wrkfs sleep")
 
-    async def fence_dead(self) -> None:
-        """Fence sessions of dead processes of this host, so that no session waits for them.
+    async def processes(self) -> list[tuple[SessionId, str]]:
+        """Return the sessions that state their process.
 
         A session without delegations leaves those that may have a journal to the next one with.
         """
-        for session, process in await self._links.call("processes", (self._id, self.delegates)):
-            if is_dead(process):
+        rows = await self._links.call("processes", (self._id, self.delegates))
+        return [(SessionId(session), process) for session, process in rows]
+
+    async def fence_dead(
+        self, processes: list[tuple[SessionId, str]], busy: set[SessionId]
+    ) -> None:
+        """Fence sessions of dead processes of this host, so that no session waits for them.
+
+        Other processes replay the journals of `busy`, and then fence these sessions. `processes`
+        is older than `busy`: a session that began later may have a new journal.
+        """
+        for session, process in processes:
+            if session not in busy and is_dead(process):
                 await self._links.call("fence", (session, True))
 
     async def end(self, deadline: float) -> None:
@@ -303,7 +314,8 @@ class MountSession:
             if number == 0:
                 return row
             if number == _FENCED:
-                self._note_fence(head[1])
+                if head[0] == self._id:
+                    self._note_fence(head[1])
                 if broken:
                     raise Doubtful("the session was fenced while the answer was lost")
                 raise Fenced
@@ -438,6 +450,8 @@ class MountSession:
     async def _reap_sessions(self) -> None:
         if self.tidy is not None:
             await self.tidy()
+        if self.rescue is not None:
+            await self.rescue()
         await self.reap(SILENCE, PATIENCE)
 
     async def _beat_once(self) -> None:

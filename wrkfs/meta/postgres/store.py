@@ -91,7 +91,7 @@ class PostgresMeta(PostgresFiles):
         )
         self._delegations = Delegations(self._links, self._session)
         self.delegate, self.apply = self._delegations.delegate, self._delegations.apply
-        self.applied, self.apply_for = self._delegations.applied, self._delegations.apply_for
+        self.claim, self.apply_for = self._delegations.claim, self._delegations.apply_for
         self.reserve_room, self.fresh_id = self._delegations.reserve_room, self._session.fresh_id
         self._session.tidy = self.tidy
         self.upkeep = PostgresUpkeep(self._links, self._session)
@@ -100,7 +100,7 @@ class PostgresMeta(PostgresFiles):
         )
         self.locks = PostgresLocks(self._links, self._session, self.listener)
         self._on_crash: Callable[[bool], None] | None = None
-        self._replay: Callable[[], Awaitable[None]] | None = None
+        self._replay: Callable[[], Awaitable[set[SessionId]]] | None = None
         self._slices = range(0)
 
     @property
@@ -122,9 +122,9 @@ class PostgresMeta(PostgresFiles):
         """Connect and register. Raises Unavailable after a minute without the database."""
         await self._session.register()
         if self.listener is not None:
-            if self._replay is not None:
-                await self._replay()
-            await self._session.fence_dead()
+            processes = await self._session.processes()
+            busy = set() if self._replay is None else await self._replay()
+            await self._session.fence_dead(processes, busy)
             await self.listener.start()
 
     async def rejoin(self) -> None:
@@ -202,7 +202,11 @@ class PostgresMeta(PostgresFiles):
         if self.listener is not None:
             self.listener.on_delegation_recall = on_recall
 
-    def watch_journals(self, replay: Callable[[], Awaitable[None]]) -> None:
+    @property
+    def channel(self) -> str:
+        return "" if self.listener is None else self.listener.channel
+
+    def watch_journals(self, replay: Callable[[], Awaitable[set[SessionId]]]) -> None:
         self._replay = self._delegations.rescue = self._session.rescue = replay
 
     def keep_session(self) -> None:

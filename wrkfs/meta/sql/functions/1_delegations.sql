@@ -59,15 +59,15 @@ BEGIN
     GROUP BY s.channel;
 END $$;
 
--- Asks for delegations of other sessions that cover these inodes. Fences holders that have expired, and
--- deletes rows of missing sessions, which only a hostile row can have. Returns true if some remain:
--- call again soon.
-CREATE FUNCTION wrkfs.recall_delegations(a_session bigint, a_inos bigint[]) RETURNS boolean
-LANGUAGE plpgsql AS $$
-DECLARE
-    v_session bigint;
+-- Asks for delegations of other sessions that cover these inodes. With a_fence it fences holders that
+-- have expired, and deletes rows of missing sessions, which only a hostile row can have. A caller first
+-- replays the journals of its host. Returns true if some remain: call again soon.
+CREATE FUNCTION wrkfs.recall_delegations(
+    a_session bigint, a_inos bigint[], a_fence boolean DEFAULT true
+) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     IF NOT wrkfs.is_foreign(a_session, a_inos) THEN RETURN false; END IF;
+    IF NOT a_fence THEN RETURN true; END IF;
     PERFORM wrkfs.fence_holders(a_session);
     RETURN wrkfs.is_foreign(a_session, a_inos);
 END $$;
@@ -117,12 +117,18 @@ BEGIN
     RETURN FOUND;
 END $$;
 
--- Returns the number of the last batch that `apply` has applied for a session; NULL: it is fenced.
-CREATE FUNCTION wrkfs.applied(a_session bigint, a_epoch bigint) RETURNS bigint
-LANGUAGE plpgsql STABLE AS $$
+-- Returns the number of the last batch that `apply` has applied for a session whose process is dead, and
+-- extends the session for the replay of its journal. NULL: it is fenced, or the number belongs to
+-- another session, because the volume was restored from a backup.
+CREATE FUNCTION wrkfs.claim(a_session bigint, a_epoch bigint, a_channel text) RETURNS bigint
+LANGUAGE plpgsql AS $$
 DECLARE
     v_seq bigint;
 BEGIN
+    UPDATE session s SET expires_at = clock_timestamp() + wrkfs.lease_time(), suspected_at = NULL
+    WHERE s.session_id = a_session AND s.epoch = a_epoch AND s.channel = a_channel
+        AND s.fenced_at IS NULL;
+    IF NOT FOUND THEN RETURN NULL; END IF;
     SELECT o.op_seq INTO v_seq FROM op_result o
     WHERE o.session_id = a_session AND o.epoch = a_epoch AND o.slot = 0;
     RETURN v_seq;

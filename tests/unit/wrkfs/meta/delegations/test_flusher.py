@@ -214,3 +214,107 @@ async def test_a_change_that_does_not_fit_the_journal_is_not_recorded(sender: Fl
     with pytest.raises(OSError, match="too large"):
         change(sender, bytes(RECORD_MAX))
     assert sender.idle
+
+
+async def test_an_unexpected_error_loses_a_batch_and_not_the_sender(
+    sender: Flusher, database: Database, tmp_path: Path
+) -> None:
+    losses: list[WrkfsError] = []
+    sender.on_loss = losses.append
+    database.failures = [RuntimeError("a bug")]
+    change(sender, b"a")
+    sender.release([HOME])
+    with provoked("wrkfs.meta.delegations.flusher") as lines:
+        with pytest.raises(StorageError, match="RuntimeError"):
+            await sender.flush()
+        assert "lost changes of 'a'" in lines[1]
+    assert len(losses) == 1
+    assert sender.can_record
+    assert (tmp_path / "lost-v-1" / f"{1:016d}").stat().st_size
+    change(sender, b"b")
+    await sender.flush()
+    # The other session still waits for the directory.
+    assert database.batches == [(3, [b"b"], [HOME])]
+
+
+async def test_a_loss_that_cannot_be_reported_ends_no_wait(
+    sender: Flusher, database: Database
+) -> None:
+    def broken(_: WrkfsError) -> None:
+        raise RuntimeError("a second bug")
+
+    sender.on_loss = broken
+    database.failures = [StorageError("it does not fit")]
+    change(sender, b"a")
+    with provoked("wrkfs.meta.delegations.flusher"):
+        with pytest.raises(StorageError, match="fit"):
+            await sender.flush()
+        change(sender, b"b")
+        await sender.flush()
+    assert database.batches[-1][1] == [b"b"]
+
+
+@pytest.mark.parametrize("error", [Fenced("over"), StorageError("refused")])
+async def test_a_failed_release_loses_no_changes(
+    sender: Flusher, database: Database, error: WrkfsError
+) -> None:
+    losses: list[WrkfsError] = []
+    sender.on_loss = losses.append
+    database.failures = [error]
+    sender.release([HOME])
+    with provoked("wrkfs.meta.delegations.flusher") as lines, pytest.raises(type(error)):
+        await sender.flush()
+    assert "cannot give delegations back" in lines[0]
+    assert losses == []
+    assert not await sender.flush()
+
+
+async def test_a_directory_is_being_released_until_the_batch_is_applied(
+    sender: Flusher, database: Database
+) -> None:
+    database.held.clear()
+    sender.release([HOME])
+    assert sender.is_releasing(HOME)
+    waiting = asyncio.create_task(sender.flush())
+    await at_once(lambda: database.attempts)
+    assert sender.is_releasing(HOME)
+    assert not sender.is_releasing(Ino(8))
+    database.held.set()
+    await waiting
+    assert [sender.is_releasing(HOME)] == [False]
+
+
+async def test_a_full_disk_stops_no_later_change(
+    sender: Flusher, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    change(sender, b"a")
+    with monkeypatch.context() as patched, provoked("wrkfs.meta.delegations.flusher"):
+        patched.setattr(Journal, "_open", full)
+        await sender.flush()
+        with pytest.raises(OSError, match="No space"):
+            change(sender, b"refused")
+    change(sender, b"b")
+    assert (tmp_path / "v-1" / f"{2:016d}").stat().st_size
+    await sender.flush()
+    assert [batch[1] for batch in database.batches] == [[b"a"], [b"b"]]
+
+
+async def test_a_journal_may_come_later(database: Database, tmp_path: Path) -> None:
+    made = Flusher(cast("DelegationStore", database))
+    assert [made.lacks_journal] == [None]
+    made.start(None)
+    made.release([HOME])
+    await made.flush()
+    number = made.lacks_journal
+    assert number == 2
+    made.use_journal(Journal(tmp_path, Owner("v", SessionId(1), 1), number))
+    assert [made.lacks_journal] == [None]
+    change(made, b"a")
+    assert (tmp_path / "v-1" / f"{2:016d}").stat().st_size
+    await made.flush()
+    assert database.batches[-1] == (2, [b"a"], [])
+    await made.stop()
+    made.close_journal()

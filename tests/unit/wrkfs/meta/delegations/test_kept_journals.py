@@ -53,7 +53,7 @@ def test_without_a_directory_there_are_no_journals(tmp_path: Path) -> None:
 
 def test_each_journal_has_its_state(tmp_path: Path) -> None:
     closed(tmp_path, RECORDS, RECORDS[2:3])
-    (left,) = left_journals(tmp_path, "v1")
+    ((left,), _) = left_journals(tmp_path, "v1")
     lost = left.close(lost=True)
     assert lost is not None
     for path in (*lost.iterdir(), lost):
@@ -73,7 +73,7 @@ def test_each_journal_has_its_state(tmp_path: Path) -> None:
 def test_a_list_leaves_the_journal_to_the_next_mount(tmp_path: Path) -> None:
     closed(tmp_path, RECORDS)
     kept_journals.kept_journals(tmp_path)
-    (left,) = left_journals(tmp_path, "v1")
+    ((left,), _) = left_journals(tmp_path, "v1")
     left.close(lost=False)
 
 

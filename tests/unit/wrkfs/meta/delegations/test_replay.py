@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 import zlib
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import msgpack
@@ -24,12 +26,11 @@ from wrkfs.meta.delegations.replay import replay_left
 from wrkfs.types import Ino, SessionId
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from wrkfs.errors import WrkfsError
     from wrkfs.meta.interface.delegations import Batch, DelegationStore
 
 HOME = Ino(7)
+OWNER = Owner("v", SessionId(3), 1, channel="w3")
 
 
 class Database:
@@ -44,8 +45,9 @@ class Database:
         self.cut: list[tuple[int, list[object]]] = []
         self.fenced: list[SessionId] = []
 
-    async def applied(self, _session: SessionId, _epoch: int) -> int | None:
+    async def claim(self, session: SessionId, epoch: int, channel: str) -> int | None:
         """Return the last batch."""
+        assert (session, epoch, channel) == (3, 1, "w3")
         return self.last
 
     async def apply_for(self, session: SessionId, epoch: int, seq: int, batch: Batch) -> None:
@@ -54,6 +56,7 @@ class Database:
         if self.failure is not None:
             raise self.failure
         self.cut.append((seq, list(batch.arguments()[15])))
+        self.last = seq
 
     async def fence(self, session: SessionId, *, force: bool = False) -> bool:
         """Fence the dead session."""
@@ -64,7 +67,7 @@ class Database:
 
 def abandon(root: Path, *batches: bytes) -> None:
     """Leave a journal of the dead session, with one removal in each batch."""
-    journal = Journal(root, Owner("v", SessionId(3), 1))
+    journal = Journal(root, OWNER)
     for number, name in enumerate(batches, 1):
         journal.begin(number)
         journal.append([delta.cut_record(HOME, name)])
@@ -125,14 +128,92 @@ async def test_an_outage_keeps_the_journal_for_the_next_replay(
 async def test_batches_before_a_malformed_one_are_sent(tmp_path: Path) -> None:
     abandon(tmp_path, b"a", b"b", b"c")
     body = msgpack.packb(["no record"])
-    entry = struct.pack("=II", len(body), zlib.crc32(body)) + body
-    (tmp_path / "v-3" / f"{2:016d}").write_bytes(entry)
+    segment = tmp_path / "v-3" / f"{2:016d}"
+    segment.write_bytes(struct.pack("=II", len(body), zlib.crc32(body)) + body)
     database = Database(0)
     with provoked("wrkfs.meta.delegations.replay") as lines:
         await replay(database, tmp_path)
     assert "malformed" in lines[0]
     assert database.cut == [(1, [b"a"])]
     assert [path.name for path in tmp_path.iterdir()] == ["lost-v-3"]
+
+
+@pytest.mark.parametrize("last", [0, 1])
+async def test_a_batch_whose_predecessor_is_missing_is_kept(tmp_path: Path, last: int) -> None:
+    abandon(tmp_path, b"a", b"b", b"c", b"d")
+    (tmp_path / "v-3" / f"{2:016d}").unlink()
+    database = Database(last)
+    with provoked("wrkfs.meta.delegations.replay") as lines:
+        await replay(database, tmp_path)
+    assert "batch 3 needs batch 2, which is missing" in lines[0]
+    assert database.cut == [(1, [b"a"])][last:]
+    assert database.fenced == [3]
+    # What the database has is not lost.
+    assert lost_files(tmp_path) == [f"{3:016d}", f"{4:016d}", "session"]
+
+
+@pytest.mark.parametrize("last", [0, 1])
+async def test_batches_after_an_incomplete_one_are_kept(tmp_path: Path, last: int) -> None:
+    """Also if an earlier replay sent the changes before the incomplete one."""
+    abandon(tmp_path, b"a", b"b")
+    segment = tmp_path / "v-3" / f"{1:016d}"
+    segment.write_bytes(segment.read_bytes() + b"torn")
+    database = Database(last)
+    with provoked("wrkfs.meta.delegations.replay") as lines:
+        await replay(database, tmp_path)
+    assert "the last change of batch 1 is incomplete" in lines[0]
+    assert database.cut == [(1, [b"a"])][last:]
+    assert lost_files(tmp_path) == [f"{1:016d}", f"{2:016d}", "session"]
+
+
+async def test_a_batch_after_a_loss_needs_none_of_the_lost_ones(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, OWNER)
+    journal.append([delta.cut_record(HOME, b"lost")])
+    journal.begin(2)
+    journal.begin(3, after=0)
+    journal.drop(1)
+    journal.append([delta.cut_record(HOME, b"later")])
+    journal.close(keep=True)
+    database = Database(0)
+    await replay(database, tmp_path)
+    assert database.cut == [(3, [b"later"])]
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_journal_of_unknown_origin_is_kept(tmp_path: Path) -> None:
+    abandon(tmp_path, b"a")
+    (tmp_path / "v-3" / "session").write_text("{")
+    database = Database(0)
+    with provoked("wrkfs.meta.delegations.replay") as lines:
+        await replay(database, tmp_path)
+    assert "it names no session" in lines[0]
+    assert (database.cut, database.fenced) == ([], [])
+    assert lost_files(tmp_path) == [f"{1:016d}", "session"]
+
+
+async def test_a_journal_that_cannot_be_moved_does_not_end_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    abandon(tmp_path, b"a")
+    monkeypatch.setattr(Path, "rename", read_only)
+    with provoked("wrkfs.meta.delegations.replay") as lines:
+        await replay(Database(None), tmp_path)
+    assert "Read-only" in lines[0]
+
+
+async def test_sessions_with_a_journal_in_use_are_returned(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, OWNER)
+    store = cast("DelegationStore", Database(0))
+    assert await replay_left(store, "v", tmp_path) == {3}
+    journal.close()
+
+
+def lost_files(root: Path) -> list[str]:
+    """Return the files that are kept of the journal."""
+    return sorted(path.name for path in (root / "lost-v-3").iterdir())
 
 
 async def test_a_journal_that_cannot_be_read_is_kept(tmp_path: Path) -> None:
@@ -147,7 +228,7 @@ async def test_a_journal_that_cannot_be_read_is_kept(tmp_path: Path) -> None:
 
 
 async def test_a_malformed_record_ends_the_replay(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, Owner("v", SessionId(3), 1))
+    journal = Journal(tmp_path, OWNER)
     journal.append([("?", 1)])
     journal.close(keep=True)
     with provoked("wrkfs.meta.delegations.replay") as lines:
