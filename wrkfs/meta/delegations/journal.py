@@ -78,7 +78,7 @@ class Journal:
         self._path = root / f"{owner.schema}-{owner.session}"
         if self._path.exists():
             self._path.rename(_free_name(self._path))
-        self._number = self._after = self._size = 0
+        self._number = self._after = self._size = self._after_size = 0
         self._file = self._lock = -1
         self._broken: int | None = None
         """The batch whose file ends with an incomplete entry that could not be removed."""
@@ -111,9 +111,9 @@ class Journal:
             os.close(self._file)
             self._file = -1
         if after is not None:
-            self._after = after
+            self._after, self._after_size = after, 0
         elif self._size:
-            self._after = self._number
+            self._after, self._after_size = self._number, self._size
         self._number, self._size = number, 0
         self._open()
 
@@ -129,7 +129,7 @@ class Journal:
             self._open()
         entry = _entry(records)
         if not self._size:
-            entry = _entry([(_AFTER, self._after)]) + entry
+            entry = _entry([(_AFTER, self._after, self._after_size)]) + entry
         if self._size > SEGMENT_MAX - len(entry):
             raise OSError("the batch is too large for the journal")
         written = 0
@@ -187,6 +187,8 @@ class LeftBatch:
     records: list[Record]
     is_whole: bool
     """False if an incomplete entry ends the file."""
+    fits: bool
+    """False if the journal has the batch that this one depends on, and its file was cut."""
 
 
 class LeftJournal:
@@ -207,10 +209,13 @@ class LeftJournal:
 
     def batches(self) -> Iterator[LeftBatch]:
         """Yield the batches in order. Raises OSError, and ValueError for malformed entries."""
+        sizes: dict[int, int] = {}
         for path in segments_of(self.path):
-            changes, is_whole = read_changes(path)
-            records = [record for records in changes for record in records]
-            yield LeftBatch(int(path.name), read_after(path), records, is_whole)
+            number = int(path.name)
+            sizes[number] = path.stat().st_size
+            records, is_whole = read_entries(path)
+            after, size = read_after(path)
+            yield LeftBatch(number, after, records, is_whole, sizes.get(after, size) == size)
 
     def release(self) -> None:
         """Let another process replay the journal. Idempotent; also done by `close`."""
@@ -271,10 +276,14 @@ def read_changes(path: Path) -> tuple[list[list[Record]], bool]:
     return entries[1:], is_whole
 
 
-def read_after(path: Path) -> int:
-    """Return the batch that the batch of a file depends on. Raises as `read_changes`."""
+def read_after(path: Path) -> tuple[int, int]:
+    """Return the batch that the batch of a file depends on, and the size of that batch's file.
+
+    Raises as `read_changes`.
+    """
     entries, _ = _read(path, most=1)
-    return int(entries[0][0][1]) if entries else 0
+    _, number, size = entries[0][0] if entries else (_AFTER, 0, 0)
+    return int(number), int(size)
 
 
 def _read(path: Path, most: int | None = None) -> tuple[list[list[Record]], bool]:
@@ -299,7 +308,7 @@ def _read(path: Path, most: int | None = None) -> tuple[list[list[Record]], bool
 def _check_first(records: list[Record]) -> None:
     """Raise ValueError if these records are not the first entry of a file."""
     match records:
-        case [("after", int(number))] if number >= 0:
+        case [("after", int(number), int(size))] if min(number, size) >= 0:
             return
     raise ValueError("the first entry is malformed: it names no batch")
 

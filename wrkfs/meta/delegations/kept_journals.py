@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from wrkfs.meta.delegations import delta
-from wrkfs.meta.delegations.journal import OWNER_FILE, read_changes, read_owner, segments_of
+from wrkfs.meta.delegations.journal import (
+    OWNER_FILE,
+    OWNER_MAX,
+    read_changes,
+    read_owner,
+    segments_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -77,12 +83,9 @@ def _kept(path: Path, locks: set[tuple[int, int, int]]) -> KeptJournal:
     names: dict[bytes, None] = {}
     try:
         written = path.stat().st_mtime
-        status = (path / OWNER_FILE).stat()
-        place = (os.major(status.st_dev), os.minor(status.st_dev), status.st_ino)
-        if state == WAITING and place in locks:
+        if state == WAITING and _place(path / OWNER_FILE) in locks:
             state = IN_USE
-        with (path / OWNER_FILE).open("rb") as file:
-            owner = read_owner(file.read(4096))
+        owner, fault = _owner(path)
         for segment in segments_of(path):
             written = max(written, segment.stat().st_mtime)
             changes, whole = read_changes(segment)
@@ -96,6 +99,26 @@ def _kept(path: Path, locks: set[tuple[int, int, int]]) -> KeptJournal:
     except (OSError, ValueError, TypeError) as error:
         fault = str(error)
     return KeptJournal(path, owner, state, written, count, tuple(names), fault)
+
+
+def _place(path: Path) -> tuple[int, int, int] | None:
+    """Return device and inode of a file, as `_locked_files` does; None if it does not exist."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return os.major(status.st_dev), os.minor(status.st_dev), status.st_ino
+
+
+def _owner(path: Path) -> tuple[Owner | None, str]:
+    """Return the owner of a journal, or None and why it cannot be read."""
+    try:
+        with (path / OWNER_FILE).open("rb") as file:
+            return read_owner(file.read(OWNER_MAX)), ""
+    except OSError as error:
+        return None, str(error.strerror)
+    except (ValueError, TypeError) as error:
+        return None, str(error)
 
 
 def _names(records: list[Record], most: int) -> list[bytes]:

@@ -100,7 +100,7 @@ async def _send(
     `applied` is the last batch in the database, and `complete` the last one of which no change is
     missing. Raises Unavailable, ValueError, TypeError, and the errors of `apply_for`.
     """
-    if batch.after > complete:
+    if batch.after > complete or not batch.fits:
         return f"batch {batch.number} needs batch {batch.after}, which is missing or incomplete"
     if batch.records and batch.number > applied:
         # Extends the tenure: a session that waits for this one would fence it.

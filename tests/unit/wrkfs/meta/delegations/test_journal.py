@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 OWNER = Owner("v1", SessionId(3), 1)
 FIRST: list[Record] = [("-", 1, b"a"), ("l", 2, b"\xff\0")]
 SECOND: list[Record] = [("-", 1, b"b")]
-AFTER_SIZE = 8 + len(msgpack.packb([("after", 0)]))
+AFTER_SIZE = 8 + len(msgpack.packb([("after", 0, 0)]))
 """Size of the first entry of a file, which names a batch."""
 
 
@@ -219,7 +219,7 @@ def test_a_hostile_length_allocates_nothing(tmp_path: Path) -> None:
     assert read_entries(segment) == ([], False)
 
 
-@pytest.mark.parametrize("first", [[("-", 1, b"a")], [], [("after", -1)], [("after", "1")]])
+@pytest.mark.parametrize("first", [[("-", 1, b"a")], [], [("after", -1, 0)], [("after", 1)]])
 def test_a_file_whose_first_entry_names_no_batch_is_refused(
     tmp_path: Path, first: list[Record]
 ) -> None:

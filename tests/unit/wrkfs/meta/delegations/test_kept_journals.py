@@ -90,11 +90,16 @@ def test_faults_are_named(tmp_path: Path) -> None:
     assert "malformed" in malformed.fault
     (path / "session").write_text("{")
     (nameless,) = kept_journals.kept_journals(tmp_path)
-    assert (nameless.owner, nameless.changes) == (None, 0)
+    assert "malformed" in nameless.fault
+    segment.write_bytes(whole)
+    (nameless,) = kept_journals.kept_journals(tmp_path)
+    assert (nameless.owner, nameless.changes) == (None, 2)
+    assert nameless.names == (b"new\x1b[2J", b"old")
     assert nameless.fault
     (path / "session").unlink()
     (nameless,) = kept_journals.kept_journals(tmp_path)
     assert nameless.fault == "No such file or directory"
+    assert (nameless.state, nameless.changes) == (WAITING, 2)
 
 
 def test_the_list_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import struct
 import zlib
 from pathlib import Path
@@ -164,6 +165,25 @@ async def test_batches_after_an_incomplete_one_are_kept(tmp_path: Path, last: in
     assert "the last change of batch 1 is incomplete" in lines[0]
     assert database.cut == [(1, [b"a"])][last:]
     assert lost_files(tmp_path) == [f"{1:016d}", f"{2:016d}", "session"]
+
+
+async def test_a_batch_that_was_cut_between_two_changes_counts_as_incomplete(
+    tmp_path: Path,
+) -> None:
+    journal = Journal(tmp_path, OWNER)
+    journal.append([delta.cut_record(HOME, b"a")])
+    segment = tmp_path / "v-3" / f"{1:016d}"
+    size = segment.stat().st_size
+    journal.append([delta.cut_record(HOME, b"gone")])
+    journal.begin(2)
+    journal.append([delta.cut_record(HOME, b"later")])
+    journal.close(keep=True)
+    os.truncate(segment, size)
+    database = Database(0)
+    with provoked("wrkfs.meta.delegations.replay") as lines:
+        await replay(database, tmp_path)
+    assert "batch 2 needs batch 1" in lines[0]
+    assert database.cut == [(1, [b"a"])]
 
 
 async def test_a_batch_after_a_loss_needs_none_of_the_lost_ones(tmp_path: Path) -> None:
