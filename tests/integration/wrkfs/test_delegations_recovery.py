@@ -113,6 +113,28 @@ async def test_the_reaper_replays_the_journals_of_its_host_first(
     assert await pg_volume.broken_invariants() == []
 
 
+@pytest.mark.promise("D3")
+@pytest.mark.parametrize("regular", [False, True])
+async def test_a_holder_has_the_lease_time_after_an_outage_of_the_database(
+    mount: Mount, pg_volume: InPostgres, tmp_path: Path, regular: bool
+) -> None:
+    """Only a session whose own heartbeats were regular fences a holder that has expired."""
+    holder, other = await mount(), await mount()
+    home = await dead_with_changes(holder)
+    await expire(pg_volume, holder)
+    await pg_volume.rows(
+        "UPDATE session SET alive_since = now() - CASE WHEN $2 THEN '1 minute'::interval "
+        "ELSE '1 second' END WHERE session_id = $1 RETURNING 1",
+        other.session,
+        regular,
+    )
+    links = inner(other)._links
+    assert (await links.call("recall_delegations", (other.session, [home], True)))[0][0] != regular
+    await links.call("fence_holders", (other.session,))
+    store = inner(holder)
+    assert (await store.claim(store.session, store.epoch, store.channel) is None) == regular
+
+
 async def test_a_replay_extends_the_tenure_of_the_dead_session(
     mount: Mount, pg_volume: InPostgres
 ) -> None:

@@ -72,17 +72,24 @@ BEGIN
     RETURN wrkfs.is_foreign(a_session, a_inos);
 END $$;
 
--- Fences every other session that has delegations and has expired.
+-- Fences every other session that has delegations and has expired. A session may do so only if its own
+-- heartbeats have been regular for the whole lease time (session.alive_since). Otherwise the database
+-- was away, and all holders first have the lease time for a heartbeat: their changes would be lost.
 CREATE FUNCTION wrkfs.fence_holders(a_session bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_session bigint;
+    v_now timestamptz := clock_timestamp();
+    v_regular boolean;
 BEGIN
+    PERFORM 1 FROM session s WHERE s.session_id = a_session
+        AND s.alive_since <= v_now - wrkfs.lease_time() AND s.expires_at > v_now;
+    v_regular := FOUND;
     FOR v_session IN
         SELECT g.session_id FROM (SELECT DISTINCT d.session_id FROM delegation d) g
         LEFT JOIN session s ON s.session_id = g.session_id
         WHERE g.session_id <> a_session
             AND (s.session_id IS NULL OR s.fenced_at IS NOT NULL
-                OR s.expires_at < clock_timestamp())
+                OR v_regular AND s.expires_at < v_now)
         ORDER BY g.session_id LIMIT 100
     LOOP
         IF wrkfs.fence(v_session, false) THEN

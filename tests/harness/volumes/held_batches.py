@@ -1,0 +1,34 @@
+"""Holds the batches of a volume back in the database, so that changes stay unsent."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Self
+
+import asyncpg
+
+if TYPE_CHECKING:
+    from wrkfs.config import VolumeConfig
+
+
+class HeldBatches:
+    """From the creation to `end`, no batch is applied. Other calls are."""
+
+    def __init__(self, database: str, volume: VolumeConfig) -> None:
+        """`database` is the superuser's DSN."""
+        self._runner = asyncio.Runner()
+        self._connection = self._runner.run(asyncpg.connect(database))
+        self._runner.run(self._connection.execute("BEGIN"))
+        query = f'SELECT 1 FROM "{volume.schema}".op_result WHERE slot = 0 FOR UPDATE'  # noqa: S608 own name
+        self._runner.run(self._connection.execute(query))
+
+    def end(self) -> None:
+        """Let the batches pass."""
+        self._runner.run(self._connection.close())
+        self._runner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
