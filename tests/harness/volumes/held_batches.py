@@ -23,9 +23,12 @@ class HeldBatches:
         self._runner.run(self._connection.execute(query))
 
     def end(self) -> None:
-        """Let the batches pass."""
-        self._runner.run(self._connection.close())
+        """Let the batches pass. The server may be dead."""
+        self._runner.run(self._end())
         self._runner.close()
+
+    async def _end(self) -> None:
+        self._connection.terminate()
 
     def __enter__(self) -> Self:
         return self

@@ -19,7 +19,7 @@ import zlib
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgpack
 
@@ -51,6 +51,8 @@ NAMELESS = "it names no session"
 _AFTER = "after"
 """Kind of the first record of a file: the batch that its batch depends on."""
 _SEGMENT = re.compile("[0-9]{16}")
+_NAME = re.compile("[A-Za-z0-9_]{0,63}")
+"""A schema or a channel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,13 +395,13 @@ def _has_entries(path: Path) -> bool:
 
 def _owner_of(file: int, name: str, schema: str) -> tuple[Owner | None, str]:
     """Return the owner of a journal, and why it cannot be replayed; an empty string if it can."""
-    text = os.pread(file, OWNER_MAX, 0)
     try:
-        other = json.loads(text)["format"]
+        text = os.pread(file, OWNER_MAX, 0)
+        other = _object(text)["format"]
         if other != FORMAT:
             return None, f"it has format {ascii(other)[:20]}, and this release reads {FORMAT}"
         owner = read_owner(text)
-    except (ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError):
         return None, NAMELESS
     if name != f"{schema}-{owner.session}" or owner.schema != schema:
         return owner, "it belongs to another volume or session"
@@ -408,13 +410,25 @@ def _owner_of(file: int, name: str, schema: str) -> tuple[Owner | None, str]:
 
 def read_owner(text: bytes) -> Owner:
     """Return the session that a journal names. Raises ValueError, TypeError."""
-    owner = Owner(**json.loads(text))
-    if type(owner.channel) is not str or type(owner.schema) is not str:
-        raise ValueError("the journal names no session")
+    owner = Owner(**_object(text))
+    for name in (owner.schema, owner.channel):
+        if type(name) is not str or not _NAME.fullmatch(name):
+            raise ValueError("the journal names no session")
     for number in (owner.session, owner.epoch, owner.format):
         if type(number) is not int or not 0 <= number < 1 << 63:
             raise ValueError("the journal names no session")
     return owner
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    """Return a JSON object. Raises ValueError, also for one that is too deep."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        value = None
+    if not isinstance(value, dict):
+        raise ValueError("the journal names no session")
+    return value
 
 
 def _free_name(path: Path) -> Path:

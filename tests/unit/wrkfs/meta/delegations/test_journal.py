@@ -169,9 +169,14 @@ def test_a_new_session_with_an_old_number_keeps_the_old_journal(tmp_path: Path) 
         "{",
         "[]",
         '{"schema": "v1"}',
-        '{"schema": "v1", "session": "3", "epoch": 1}',
-        '{"schema": "v1", "session": 3, "epoch": -1}',
-        '{"schema": "v1", "session": 9223372036854775808, "epoch": 1}',
+        "[" * 4000,
+        '{"a":' * 600,
+        '{"schema": "v1", "session": "3", "epoch": 1, "format": 1}',
+        '{"schema": "v1", "session": 3, "epoch": 1, "format": 1, "channel": 7}',
+        '{"schema": "v1", "session": 3, "epoch": 1, "format": 1, "channel": "\\ud800"}',
+        '{"schema": "v1", "session": 3, "epoch": 1, "format": 1, "channel": "\\u0000"}',
+        '{"schema": "v1", "session": 3, "epoch": -1, "format": 1}',
+        '{"schema": "v1", "session": 9223372036854775808, "epoch": 1, "format": 1}',
     ],
 )
 def test_a_journal_without_a_valid_owner_is_not_replayed(tmp_path: Path, text: str) -> None:
