@@ -17,9 +17,10 @@ class HeldBatches:
     def __init__(self, database: str, volume: VolumeConfig) -> None:
         """`database` is the superuser's DSN."""
         self._runner = asyncio.Runner()
-        self._connection = self._runner.run(asyncpg.connect(database))
+        path = {"search_path": f'"{volume.schema}"'}
+        self._connection = self._runner.run(asyncpg.connect(database, server_settings=path))
         self._runner.run(self._connection.execute("BEGIN"))
-        query = f'SELECT 1 FROM "{volume.schema}".op_result WHERE slot = 0 FOR UPDATE'  # noqa: S608 own name
+        query = "SELECT 1 FROM op_result WHERE slot = 0 FOR UPDATE"
         self._runner.run(self._connection.execute(query))
 
     def end(self) -> None:

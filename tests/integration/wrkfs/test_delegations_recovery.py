@@ -20,11 +20,12 @@ from wrkfs.meta.postgres.store import PostgresMeta
 from wrkfs.types import ROOT_INO, Caller
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
     from pathlib import Path
     from typing import TypeAlias
 
     from tests.harness.volumes.metastore import InPostgres
+    from wrkfs.meta.interface.delegations import Batch
     from wrkfs.types import Ino
 
     Mount: TypeAlias = Callable[[], Awaitable[DelegatedMeta]]
@@ -240,9 +241,9 @@ async def test_a_recalled_directory_is_not_decided_here_until_the_recall_is_answ
     store, held = inner(meta), asyncio.Event()
     apply = store.apply
 
-    async def late(*args: object) -> None:
+    async def late(seq: int, batch: Batch, release: Sequence[Ino]) -> None:
         await held.wait()
-        await apply(*args)  # type: ignore[arg-type]
+        await apply(seq, batch, release)
 
     monkeypatch.setattr(store, "apply", late)
     meta._recalled([home.ino])

@@ -362,14 +362,14 @@ def left_journals(root: Path, schema: str) -> tuple[list[LeftJournal], set[Sessi
 
     The others are in use, or another process replays them.
     """
-    left: list[LeftJournal] = []
+    journals: list[LeftJournal] = []
     busy: set[SessionId] = set()
     for path in sorted(root.glob(f"{schema}-*")):
         try:
             lock = os.open(path / OWNER_FILE, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
             if isinstance(error, FileNotFoundError) and _has_entries(path):
-                left.append(LeftJournal(path, None, -1, NAMELESS))
+                journals.append(LeftJournal(path, None, -1, NAMELESS))
             continue
         owner, fault = _owner_of(lock, path.name, schema)
         try:
@@ -380,10 +380,10 @@ def left_journals(root: Path, schema: str) -> tuple[list[LeftJournal], set[Sessi
             busy.update(() if owner is None else (owner.session,))
             is_there = False
         if is_there:
-            left.append(LeftJournal(path, owner, lock, fault))
+            journals.append(LeftJournal(path, owner, lock, fault))
         else:
             os.close(lock)
-    return left, busy
+    return journals, busy
 
 
 def _has_entries(path: Path) -> bool:
