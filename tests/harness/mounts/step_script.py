@@ -50,8 +50,10 @@ def tree_of(root: Path) -> Tree:
 class StepScript:
     """Random calls in one directory, made by one thread until the mount ends or `stop`."""
 
-    def __init__(self, root: Path, seed: int) -> None:
+    def __init__(self, root: Path, seed: int, *, syncs: float = 1.0) -> None:
+        """`syncs` is the share of the usual calls of fsync."""
         self.root = root
+        self._syncs = syncs
         self.states: list[Tree] = [{}]
         self.answered = 0
         self.durable = 0
@@ -164,7 +166,7 @@ class StepScript:
         def write() -> None:
             try:
                 assert os.write(descriptor, data) == size
-                if self._random.random() < 0.15:
+                if self._random.random() < 0.15 * self._syncs:
                     os.fsync(descriptor)
                     self.durable = len(self.states) - 1
             finally:
@@ -227,6 +229,8 @@ class StepScript:
 
     def _sync(self) -> None:
         """Make everything so far durable, by an fsync of the directory."""
+        if self._syncs < 1 and self._random.random() > self._syncs:
+            return
         descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)

@@ -17,6 +17,7 @@ class HeldBatches:
     def __init__(self, database: str, volume: VolumeConfig) -> None:
         """`database` is the superuser's DSN."""
         self._runner = asyncio.Runner()
+        self._volume = volume
         path = {"search_path": f'"{volume.schema}"'}
         self._connection = self._runner.run(asyncpg.connect(database, server_settings=path))
         self._runner.run(self._connection.execute("BEGIN"))
@@ -27,6 +28,11 @@ class HeldBatches:
         """Let the batches pass. The server may be dead."""
         self._runner.run(self._end())
         self._runner.close()
+
+    def drop(self) -> None:
+        """End the connections of the volume, so that the database forgets the batches."""
+        query = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1"
+        self._runner.run(self._connection.execute(query, self._volume.schema))
 
     async def _end(self) -> None:
         self._connection.terminate()
