@@ -314,3 +314,25 @@ async def test_steps_of_the_clock_change_no_order(
     shown = await other.readdir(home.ino, 0, 100)
     assert [entry.name for entry in shown] == [b"kept%d" % number for number in range(5)]
     assert await pg_volume.broken_invariants() == []
+
+
+async def test_a_recall_stops_new_delegations_beside_the_recalled_directory(
+    mount: Mount, pg_volume: InPostgres
+) -> None:
+    """A listing of the parent waits for each of them, so it could wait for ever."""
+    meta = await mount()
+    recalled = await meta.mkdir(ROOT_INO, b"recalled", 0o755, ALICE)
+    present = await meta.mkdir(ROOT_INO, b"present", 0o755, ALICE)
+    await (await pg_volume.session()).readdir(ROOT_INO, 0, 10)
+    beside = await meta.mkdir(ROOT_INO, b"beside", 0o755, ALICE)
+    await meta.mkdir(present.ino, b"below", 0o755, ALICE)
+    await meta.mkdir(beside.ino, b"below", 0o755, ALICE)
+    for directory in (recalled, present, beside):
+        assert not meta.table.directories[directory.ino].delegated
+    assert waiting(meta) == set()
+    meta._not_before.clear()
+    later = await meta.mkdir(ROOT_INO, b"later", 0o755, ALICE)
+    await meta.sync()
+    rows = await pg_volume.rows("SELECT ino FROM delegation WHERE session_id = $1", meta.session)
+    assert later.ino in {row[0] for row in rows}
+    assert meta.table.directories[later.ino].delegated

@@ -69,7 +69,7 @@ class DelegatedMeta:
         """Time (monotonic clock) of the next attempt to create a journal, if there is none."""
         self._on_crash: Callable[[bool], None] = lambda _: None
         leased.leases.before_return = self._give_back
-        inner.watch_delegations(self._recalled)
+        inner.watch_delegations(self._recalled, self._is_contended)
         inner.watch_journals(lambda: replay_left(inner, schema, journals))
         # The leases serve these calls.
         self.lookup, self.readdir, self.parent = leased.lookup, leased.readdir, leased.parent
@@ -175,14 +175,14 @@ class DelegatedMeta:
 
     async def _ask(self, directory: Ino) -> bool:
         """Ask for the delegation of a leased directory."""
-        until = self._not_before.get(directory)
-        if until is not None and time.monotonic() < until:
+        cached = self.table.directories.get(directory)
+        above = None if cached is None or cached.attr is None else cached.attr.parent
+        if self._is_contended(directory) or (above is not None and self._is_contended(above)):
             return False
         if directory in self._asking or self.table.changes.touches(directory):
             return False
         if self._flusher.is_releasing(directory):
             return False  # the database would grant what that batch then ends
-        cached = self.table.directories.get(directory)
         self._asking[directory] = False
         try:
             granted = await self._inner.delegate(directory)
@@ -199,6 +199,11 @@ class DelegatedMeta:
             await self._flusher.flush()
         return False
 
+    def _is_contended(self, directory: Ino) -> bool:
+        """Return True if another session has needed a directory in the last seconds."""
+        until = self._not_before.get(directory)
+        return until is not None and time.monotonic() < until
+
     def _postpone(self, directory: Ino) -> None:
         now = time.monotonic()
         self._not_before[directory] = now + CONTENDED
@@ -213,6 +218,11 @@ class DelegatedMeta:
             if directory in self._asking:
                 self._asking[directory] = True
             self._postpone(directory)
+            recalled = self.table.directories.get(directory)
+            if recalled is not None and recalled.attr is not None:
+                # The other session may list the parent, whose listing has these attributes. New
+                # delegations in it would hold that up again and again.
+                self._postpone(recalled.attr.parent)
             ended += self._tree(directory)
         for directory in ended:
             cached = self.table.directories.get(directory)
@@ -288,7 +298,9 @@ class DelegatedMeta:
         attr = await self._with_room(lambda: self._leased.mkdir(parent, name, mode, caller))
         cached = self.table.directories.get(attr.ino)
         if cached is not None and cached.attr is attr:
-            cached.delegated, cached.batches = self._flusher.can_record, self._flusher.sent
+            is_granted = self._flusher.can_record and attr.ino in self._inner.granted
+            cached.delegated, cached.batches = is_granted, self._flusher.sent
+        self._inner.granted.discard(attr.ino)
         return attr
 
     async def mknod(self, parent: Ino, name: bytes, mode: int, rdev: int, caller: Caller) -> Attr:

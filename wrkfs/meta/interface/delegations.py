@@ -39,8 +39,16 @@ class DelegationStore(LeaseStore, Protocol):
         """True if the session takes write delegations."""
         ...
 
-    def watch_delegations(self, on_recall: Callable[[Sequence[Ino]], None]) -> None:
-        """Set the function that receives the directories whose delegations others recall."""
+    granted: set[Ino]
+    """Directories that `mkdir` created with a delegation. The owner of the cache removes them."""
+
+    def watch_delegations(
+        self, on_recall: Callable[[Sequence[Ino]], None], is_contended: Callable[[Ino], bool]
+    ) -> None:
+        """Set the function that receives the directories whose delegations others recall.
+
+        `is_contended` returns True for directories in which `mkdir` asks for no delegation.
+        """
         ...
 
     def keep_session(self) -> None:

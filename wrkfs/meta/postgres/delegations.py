@@ -6,6 +6,7 @@ Rules: functions/1_delegations.sql.
 from __future__ import annotations
 
 import asyncio
+import stat
 import time
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from wrkfs.types import Ino, SessionId
 
 _COVERED = -3
+_GRANTED_MAX = 1000
 _PAUSES = (0.0004, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02)
 """Seconds between two attempts to read; the last one repeats."""
 _REMIND = 0.25
@@ -38,6 +40,10 @@ class Delegations:
         self._session = session
         self.rescue: Callable[[], Awaitable[object]] | None = None
         """Awaited while a holder does not answer: its process on this host may be dead."""
+        self.is_contended: Callable[[Ino], bool] = lambda _: False
+        """Returns True for directories in which new ones are not delegated."""
+        self.granted: set[Ino] = set()
+        """New directories with delegations. The owner of the cache removes them."""
 
     async def read(self, name: str, *args: object) -> list[asyncpg.Record]:
         """Return the rows of a reading function.
@@ -63,6 +69,17 @@ class Delegations:
                 await self._links.call("recall_delegations", recall)
             await asyncio.sleep(_PAUSES[min(waits, len(_PAUSES) - 1)])
             waits += 1
+
+    def statement(self, parent: Ino, mode: int, new: Ino) -> str:
+        """Return the name of the statement that creates inode `new`."""
+        if not stat.S_ISDIR(mode):
+            return "make"
+        if self.is_contended(parent):
+            return "make_undelegated"
+        if len(self.granted) > _GRANTED_MAX:
+            self.granted.clear()  # the owner of the cache then uses no delegation
+        self.granted.add(new)
+        return "make"
 
     async def delegate(self, directory: Ino) -> bool:
         """Ask for the delegation of a leased directory. Return False if refused for now."""

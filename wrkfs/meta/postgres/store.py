@@ -92,6 +92,7 @@ class PostgresMeta(PostgresFiles):
         self._delegations = Delegations(self._links, self._session)
         self.delegate, self.apply = self._delegations.delegate, self._delegations.apply
         self.claim, self.apply_for = self._delegations.claim, self._delegations.apply_for
+        self.granted = self._delegations.granted
         self.reserve_room, self.fresh_id = self._delegations.reserve_room, self._session.fresh_id
         self._session.tidy = self.tidy
         self.upkeep = PostgresUpkeep(self._links, self._session)
@@ -198,7 +199,10 @@ class PostgresMeta(PostgresFiles):
     def delegates(self) -> bool:
         return self._session.delegates
 
-    def watch_delegations(self, on_recall: Callable[[Sequence[Ino]], None]) -> None:
+    def watch_delegations(
+        self, on_recall: Callable[[Sequence[Ino]], None], is_contended: Callable[[Ino], bool]
+    ) -> None:
+        self._delegations.is_contended = is_contended
         if self.listener is not None:
             self.listener.on_delegation_recall = on_recall
 
@@ -332,8 +336,9 @@ class PostgresMeta(PostgresFiles):
     ) -> Attr:
         rules.check_name(name)
         new = await self._session.fresh_id()
+        statement = self._delegations.statement(parent, mode, new)
         row = await self._growing(
-            "make", parent, name, new, mode, caller.uid, caller.gid, rdev, target
+            statement, parent, name, new, mode, caller.uid, caller.gid, rdev, target
         )
         return rows.attr(row)
 

@@ -190,7 +190,7 @@ END $$;
 CREATE FUNCTION wrkfs.make(
     a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint,
     a_parent bigint, a_name bytea, a_ino bigint, a_mode integer, a_uid bigint, a_gid bigint,
-    a_rdev bigint, a_target bytea
+    a_rdev bigint, a_target bytea, a_delegate boolean DEFAULT true
 ) RETURNS wrkfs.reply LANGUAGE plpgsql AS $$
 DECLARE
     r wrkfs.reply;
@@ -213,7 +213,7 @@ BEGIN
         SELECT a_ino, a_session, clock_timestamp(), a_seq FROM session s
         WHERE s.session_id = a_session AND s.channel IS NOT NULL
             AND s.expires_at > clock_timestamp();
-        IF FOUND THEN
+        IF FOUND AND a_delegate THEN
             INSERT INTO delegation (ino, session_id)
             SELECT a_ino, a_session FROM session s
             WHERE s.session_id = a_session AND s.delegates;
