@@ -44,8 +44,10 @@ _TREE_MAX = 1024
 class DelegatedMeta:
     """Names and files under leases and write delegations.
 
-    Critical section: `_asking` contains a directory from the request for its delegation until the
-    answer has been used. A recall that arrives meanwhile ends the delegation at once.
+    Critical sections: `_asking` contains a directory from the request for its delegation until the
+    answer has been used. A recall that arrives meanwhile ends the delegation at once. `_making` has
+    a set for each directory that the database creates: the directories recalled meanwhile. The
+    session learns the number of the new one only from the answer.
 
     Implements `NodeStore`; the protocol documents each method.
     """
@@ -67,6 +69,7 @@ class DelegatedMeta:
         self._asking: dict[Ino, bool] = {}
         self._next_journal = 0.0
         """Time (monotonic clock) of the next attempt to create a journal, if there is none."""
+        self._making: list[set[Ino]] = []
         self._on_crash: Callable[[bool], None] = lambda _: None
         leased.leases.before_return = self._give_back
         inner.watch_delegations(self._recalled, self._is_contended)
@@ -214,6 +217,8 @@ class DelegatedMeta:
     def _recalled(self, directories: Sequence[Ino]) -> None:
         """Give delegations back: another session waits to read. The leases stay."""
         ended: list[Ino] = []
+        for recalled in self._making:
+            recalled.update(directories)
         for directory in directories:
             if directory in self._asking:
                 self._asking[directory] = True
@@ -295,9 +300,14 @@ class DelegatedMeta:
         attr = await self._make(parent, name, stat.S_IFDIR | stat.S_IMODE(mode), caller)
         if attr is not None:
             return attr
-        attr = await self._with_room(lambda: self._leased.mkdir(parent, name, mode, caller))
+        recalled: set[Ino] = set()
+        self._making.append(recalled)
+        try:
+            attr = await self._with_room(lambda: self._leased.mkdir(parent, name, mode, caller))
+        finally:
+            self._making = [other for other in self._making if other is not recalled]
         cached = self.table.directories.get(attr.ino)
-        if cached is not None and cached.attr is attr:
+        if cached is not None and cached.attr is attr and attr.ino not in recalled:
             is_granted = self._flusher.can_record and attr.ino in self._inner.granted
             cached.delegated, cached.batches = is_granted, self._flusher.sent
         self._inner.granted.discard(attr.ino)
