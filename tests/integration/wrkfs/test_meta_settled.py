@@ -59,7 +59,7 @@ async def test_only_a_change_under_way_keeps_answers_from_being_settled(
     try:
         for ino, doubtful in (
             (file, {"file", "name", "listing"}),
-            (folder, {"folder", "name", "no name", "listing"}),
+            (folder, {"folder", "file", "name", "no name", "listing"}),
         ):
             await admin.execute("BEGIN")
             await admin.execute(how, ino)

@@ -17,12 +17,16 @@ BEGIN
     RETURN r;
 END $$;
 
--- Does the same for a session with a lease that may cover the inode. flag: settled.
+-- Does the same for a session with a lease that may cover the inode. flag: settled. The directory of a
+-- file must be settled too: `delegate` locks only the directory, and may have looked for leases before
+-- this session took its own.
 CREATE FUNCTION wrkfs.stat(a_ino bigint) RETURNS wrkfs.reply LANGUAGE plpgsql STABLE AS $$
 DECLARE
     r wrkfs.reply;
 BEGIN
-    SELECT 0, wrkfs.settled(i.xmax), i.* INTO r FROM inode i WHERE i.ino = a_ino;
+    SELECT 0, wrkfs.settled(i.xmax) AND (i.mode >> 12 = 4 OR NOT EXISTS (
+            SELECT 1 FROM inode p WHERE p.ino = i.parent AND NOT wrkfs.settled(p.xmax))), i.*
+    INTO r FROM inode i WHERE i.ino = a_ino;
     IF NOT FOUND OR r.nlink = 0 OR wrkfs.covers_elsewhere(r.ino, r.mode, r.parent) THEN
         r := wrkfs.getattr(a_ino);
         r.flag := false;
