@@ -170,3 +170,22 @@ async def test_an_answer_beside_a_grant_is_not_settled(
     finally:
         await connection.close()
         await reader.close()
+
+
+async def test_the_end_of_a_tenure_keeps_the_leases_of_delegated_directories(
+    meta: DelegatedMeta, store: PostgresMeta, other: PostgresMeta, pg_volume: InPostgres
+) -> None:
+    home = await meta.mkdir(ROOT_INO, b"home", 0o755, ALICE)
+    away = await other.mkdir(ROOT_INO, b"away", 0o755, ALICE)
+    await meta.readdir(away.ino, 0, 10)
+    leases = "SELECT ino FROM lease WHERE session_id = $1 AND ino = ANY ($2)"
+    both = [home.ino, away.ino]
+    assert len(await pg_volume.rows(leases, store.session, both)) == 2
+    await pg_volume.rows(
+        "UPDATE session SET expires_at = clock_timestamp() - interval '1 s' WHERE session_id = $1"
+        " RETURNING 1",
+        store.session,
+    )
+    await other.mkdir(away.ino, b"x", 0o755, ALICE)
+    left = await pg_volume.rows(leases, store.session, both)
+    assert [row["ino"] for row in left] == [home.ino]

@@ -21,7 +21,7 @@
 --  * Giving back: the holder drops its cache, then calls `give_back`. The session numbers its leases
 --    in the order of its requests, and `give_back` passes the last number that it ends. So a late
 --    copy of the call ends no newer lease. If the session of a holder has expired, nothing waits for
---    it: its leases are deleted, its tenure (session.tenure) ends, and its next heartbeat reports
+--    it: its leases are deleted (without those of delegated directories), its tenure (session.tenure) ends, and its next heartbeat reports
 --    that. By then it no longer uses its cache, because it stops 5 s after its last heartbeat.
 --  * A session that recalls a lease has priority: for a second no other session takes a lease there
 --    (`recall`).
@@ -133,8 +133,11 @@ BEGIN
         WHERE s.session_id = e.session_id AND s.expires_at < v_now RETURNING s.session_id
     )
     SELECT array_agg(e.session_id) INTO v_ended FROM ended e;
-    -- Includes leases of missing sessions, which only a hostile row can have.
+    -- Includes leases of missing sessions, which only a hostile row can have. The leases of delegated
+    -- directories stay: a change that looked for delegations earlier must still find the holder.
     DELETE FROM lease l WHERE l.session_id = ANY (v_ended)
+            AND NOT EXISTS (SELECT 1 FROM delegation d
+                WHERE d.ino = l.ino AND d.session_id = l.session_id)
         OR l.ino = ANY (a_inos) AND l.ino > 0
             AND NOT EXISTS (SELECT 1 FROM session s WHERE s.session_id = l.session_id);
     PERFORM 1 FROM lease l WHERE l.ino = ANY (a_inos) AND l.session_id <> a_session AND l.ino > 0;
