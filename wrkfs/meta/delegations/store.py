@@ -217,8 +217,8 @@ class DelegatedMeta:
     def _recalled(self, directories: Sequence[Ino]) -> None:
         """Give delegations back: another session waits to read. The leases stay."""
         ended: list[Ino] = []
-        for recalled in self._making:
-            recalled.update(directories)
+        for making in self._making:
+            making.update(directories)
         for directory in directories:
             if directory in self._asking:
                 self._asking[directory] = True
