@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from tests.model.lease_session import LeaseSession
-from wrkfs.errors import WrkfsError
+from wrkfs.errors import NotFound, WrkfsError
 from wrkfs.meta.leases.store import LeasedMeta
 from wrkfs.types import Attr, Caller, Commit, Extent, Ino, SetAttr, SliceId
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from tests.model.lease_store import Database
     from tests.model.lease_world import LeaseWorld
+    from wrkfs.meta.delegations.store import DelegatedMeta
     from wrkfs.meta.interface.leases import LeaseStore
 
 Op: TypeAlias = "tuple[Any, ...]"
@@ -38,8 +39,8 @@ class Clock:
         return 0.0 if self.database is None else self.database.now
 
     def time_ns(self) -> int:
-        """Another one for each change, and one for all that it changes."""
-        return 0 if self.database is None else len(self.database.history)
+        """Another one for each change, and one for all that it changes, in whole microseconds."""
+        return 0 if self.database is None else 1000 * len(self.database.history)
 
 
 CLOCK = Clock()
@@ -50,10 +51,10 @@ class Mount:
 
     def __init__(self, world: LeaseWorld, *, leases: bool) -> None:
         self.world = world
-        self.session = LeaseSession(world.database, listens=leases)
+        self.session = self._make_session(listens=leases)
         self.number = self.session.number
         self.leased: LeasedMeta | None = None
-        self.meta: LeasedMeta | LeaseSession = self.session
+        self.meta: LeasedMeta | LeaseSession | DelegatedMeta = self.session
         if leases:
             self.leased = self.meta = LeasedMeta(
                 cast("LeaseStore", self.session), room=world.room or 200_000
@@ -65,6 +66,9 @@ class Mount:
         self.changing: list[tuple[int, Op]] = []
         """Own changes under way, and in which state they began."""
         self._drops = 0
+
+    def _make_session(self, *, listens: bool) -> LeaseSession:
+        return LeaseSession(self.world.database, listens=listens)
 
     async def drop(self, directories: Sequence[Ino], inos: set[Ino]) -> None:
         """The kernel takes its time to forget."""
@@ -117,7 +121,7 @@ class Mount:
             return known[0], None
         try:
             attr = await self.meta.lookup(parent, name)
-        except WrkfsError:
+        except NotFound:
             self._told_name(parent, name, None)
             return None, None
         self._told_attr(attr)

@@ -76,8 +76,12 @@ class LeaseSession(MemoryMeta):
         """Sends a call and waits for its answer."""
         self._asked += 1
         request = Request(self, self._asked, kind, args)
-        self.database.requests.append(request)
+        self.send(request)
         return await request.future
+
+    def send(self, request: Request) -> None:
+        """A call leaves."""
+        self.database.requests.append(request)
 
     async def beat(self) -> None:
         """A heartbeat; see sessions.MountSession."""
@@ -97,7 +101,7 @@ class LeaseSession(MemoryMeta):
         except WrkfsError as error:
             request.answered(error=error)
 
-    def apply(self, request: Request) -> None:
+    def take_effect(self, request: Request) -> None:
         """A change is committed."""
         removed = self.database.removed(request)
         try:

@@ -326,7 +326,7 @@ class Database:
                 self.sessions[number].inbox.append(theirs)
             request.stage = "lock"
             return
-        request.session.apply(request)
+        request.session.take_effect(request)
         if request.kind in (*VISIBLE, "release"):
             self.note()
 

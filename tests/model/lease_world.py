@@ -49,14 +49,14 @@ class LeaseWorld:
         the other. `warm` is done before, in one order. `voids`: leases may be void in between.
         `look_first`, `forgetful`: faults of the database and of the kernel."""
         self.room, self.forgetful, self._voids = room, forgetful, voids
-        self.loop = StepLoop()
+        self.loop = self._make_loop()
         self._gates: dict[Key, tuple[Event, asyncio.Future[None]]] = {}
         self._broken: list[str] = []
         self._running = 0
         self._fresh = 1000
         self._role: frozenset[str] = frozenset()
         CLOCK.database = None
-        self.database = Database(look_first=look_first)
+        self.database = self._make_database(look_first=look_first)
         CLOCK.database = self.database
         self.mounts: dict[int, Mount] = {}
         self.loop.drain(self._set_up)
@@ -67,9 +67,18 @@ class LeaseWorld:
         for number, (client, ops) in enumerate(programs):
             self._spawn((number,), client, ops)
 
-    def _set_up(self) -> None:
+    def _make_loop(self) -> StepLoop:
+        return StepLoop()
+
+    def _make_database(self, *, look_first: bool) -> Database:
+        return Database(look_first=look_first)
+
+    def _make_mounts(self) -> None:
         for number in (1, 2, HTTP):
             self.mounts[number] = Mount(self, leases=number != HTTP)
+
+    def _set_up(self) -> None:
+        self._make_mounts()
         maker = self.mounts[HTTP].session
         for kind, args in (
             ("mkdir", (ROOT_INO, b"d", 0o755, ME)),
@@ -105,16 +114,30 @@ class LeaseWorld:
                 continue
             mount = self.mounts[client]
             await self.gate(key, mount.number, frozenset({"begin"}))
-            began, own = len(self.database.history) - 1, list(mount.changing)
             if op[0] == "beat":
                 await mount.session.beat()
                 continue
-            answer = await mount.do(op)
-            if op[0] in CHANGES and not self._role & {"end", "begin"}:
-                self._broken.append(f"{op} ends in an event that is not marked so")
-            if self._answers(op) and not self._is_explained(op, answer, began, own):
-                self._broken.append(f"client {client}: {op} answered {answer}")
+            await self._call(mount, op)
         self._running -= 1
+
+    async def _call(self, mount: Mount, op: Op) -> object:
+        """Makes a call, and checks its answer."""
+        began, own = self._moment(mount), list(mount.changing)
+        answer = await mount.do(op)
+        if op[0] in CHANGES and not self._role & {"end", "begin"}:
+            self._broken.append(f"{op} ends in an event that is not marked so")
+        right = not self._answers(op) or self._is_explained(op, answer, began, own)
+        if not right and not self._is_over(mount, answer):
+            self._broken.append(f"client {mount.number}: {op} answered {answer}")
+        return answer
+
+    def _moment(self, _mount: Mount) -> int:
+        """The state at the beginning of a call."""
+        return len(self.database.history) - 1
+
+    def _is_over(self, _mount: Mount, _answer: object) -> bool:
+        """Whether an answer says that the session is over."""
+        return False
 
     def _happen(self, op: Op) -> None:
         """What nobody does: time passes, a session loses its heart, or answers."""
@@ -158,6 +181,8 @@ class LeaseWorld:
             return bool(op[0] == "stat")
         if not isinstance(answer, Attr) or ("write", op[1]) in changes:
             return True
+        if any(change[0] in ("unlink", "rename") for change in changes):
+            return op[1] not in history[-1].attrs
         same = (answer.mode, answer.size)
         found = (state.attrs.get(op[1]) for state in history[began:])
         return any(attr is not None and (attr.mode, attr.size) == same for attr in found)
