@@ -29,6 +29,8 @@ class Request:
         self.ended: set[int] = set()
         self.impatience = session.database.impatience
         self.is_cut = False
+        self.delegates = False
+        """The directory that it makes comes with a delegation."""
         self.answer: Any = None
         self.error: BaseException | None = None
 

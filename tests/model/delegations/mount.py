@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar, TypeVarTuple, Unpack, cast
 from tests.model.delegations.session import DelegationSession
 from tests.model.lease_mount import Mount
 from tests.model.schedules import StepLoop
+from wrkfs.meta.delegations.journal import LeftBatch
 from wrkfs.meta.delegations.store import DelegatedMeta
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ class JournalFiles:
 
     owner: Owner
     segments: dict[int, list[Record]] = field(default_factory=dict)
+    after: dict[int, int] = field(default_factory=dict)
+    """By batch: the batch that it depends on."""
     locked_by: object = None
 
 
@@ -90,22 +93,28 @@ DISKS: dict[Path, list[JournalFiles]] = {}
 class MemoryJournal:
     """Stands for `journal.Journal`."""
 
-    def __init__(self, root: Path, owner: Owner) -> None:
-        self._mount = MOUNT.get()
-        self._files = JournalFiles(owner, locked_by=self._mount)
+    def __init__(self, root: Path, owner: Owner, first: int = 1) -> None:
+        self._files = JournalFiles(owner, locked_by=MOUNT.get())
         self._root = root
-        self._number = 0
+        self._number = self._after = 0
         DISKS.setdefault(root, []).append(self._files)
-        self.begin(1)
+        self.begin(first, after=0)
 
-    def begin(self, number: int) -> None:
+    def begin(self, number: int, *, after: int | None = None) -> None:
+        if after is not None:
+            self._after = after
+        elif self._files.segments.get(self._number):
+            self._after = self._number
         self._number = number
         self._files.segments[number] = []
+        self._files.after[number] = self._after
 
     def append(self, records: Sequence[Record]) -> None:
         self._files.segments[self._number].extend(records)
 
     def drop(self, number: int) -> None:
+        if number == self._number and self._files.segments.get(number):
+            self._after = number
         self._files.segments.pop(number, None)
 
     def keep_lost(self) -> Path | None:
@@ -120,34 +129,38 @@ class MemoryJournal:
 class LeftFiles:
     """Stands for `journal.LeftJournal`."""
 
+    fault = ""
+
     def __init__(self, root: Path, files: JournalFiles) -> None:
         self.owner = files.owner
-        self._root, self._files = root, files
+        self.path = root
+        self.applied: set[int] = set()
+        self._files = files
         files.locked_by = MOUNT.get()
 
-    def batches(self) -> Iterator[tuple[int, list[Record]]]:
-        yield from sorted(self._files.segments.items())
+    def has_entries(self) -> bool:
+        return any(self._files.segments.values())
+
+    def batches(self) -> Iterator[LeftBatch]:
+        for number, records in sorted(self._files.segments.items()):
+            after = self._files.after[number]
+            yield LeftBatch(number, after, records, is_whole=True, fits=True)
 
     def release(self) -> None:
         self._files.locked_by = None
 
     def close(self, *, lost: bool) -> Path | None:
-        if self._files in DISKS[self._root]:
-            DISKS[self._root].remove(self._files)
+        if self._files in DISKS[self.path]:
+            DISKS[self.path].remove(self._files)
         self.release()
-        return self._root if lost else None
+        return self.path if lost else None
 
 
-def left_journals(root: Path, _schema: str) -> Iterator[LeftFiles]:
+def left_journals(root: Path, _schema: str) -> tuple[list[LeftFiles], set[SessionId]]:
     """Stands for `journal.left_journals`."""
-    for files in list(DISKS.get(root, ())):
-        if files.locked_by is None:
-            yield LeftFiles(root, files)
-
-
-def journal_sessions(root: Path, _schema: str) -> frozenset[SessionId]:
-    """Stands for `journal.journal_sessions`."""
-    return frozenset(files.owner.session for files in DISKS.get(root, ()))
+    left = [files for files in DISKS.get(root, ()) if files.locked_by is None]
+    busy = {files.owner.session for files in DISKS.get(root, ()) if files.locked_by is not None}
+    return [LeftFiles(root, files) for files in left], busy
 
 
 async def inline(work: Callable[..., T], *args: object) -> T:

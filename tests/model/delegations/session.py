@@ -10,7 +10,7 @@ from wrkfs.errors import Fenced
 from wrkfs.types import Ino
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
+    from collections.abc import Awaitable, Callable, Hashable, Sequence
 
     from tests.doubles.meta_store import MemoryMeta
     from tests.model.delegations.store import DelegationDatabase
@@ -37,7 +37,9 @@ class DelegationSession(LeaseSession):
         """Notifications of delegations; each also has an empty one in `inbox`."""
         self.neighbours: Callable[[], list[DelegationSession]] = list
         """Returns the sessions of dead processes of this host."""
-        self._replay: Callable[[], Awaitable[Collection[SessionId]]] | None = None
+        self.granted: set[Ino] = set()
+        self._is_contended: Callable[[Ino], bool] = lambda _: False
+        self._replay: Callable[[], Awaitable[set[SessionId]]] | None = None
         self._on_delegation: Callable[[Sequence[Ino]], None] = lambda _: None
         self._forget_cache: Callable[[], Awaitable[None]] | None = None
         super().__init__(database, listens=listens)
@@ -53,9 +55,10 @@ class DelegationSession(LeaseSession):
         if not self._session:
             await super().start()
             return
-        spared = () if self._replay is None else await self._replay()
-        for dead in self.neighbours():
-            if dead.session not in spared:
+        dead_sessions = self.neighbours()
+        busy = set() if self._replay is None else await self._replay()
+        for dead in dead_sessions:
+            if dead.session not in busy:
                 await self.fence(dead.session, force=True)
 
     def first_stage(self, kind: str) -> str:
@@ -67,6 +70,7 @@ class DelegationSession(LeaseSession):
     def send(self, request: Request) -> None:
         """A call leaves a process that was not killed."""
         request.stage = self.first_stage(request.kind)
+        request.delegates = request.kind == "mkdir" and not self._is_contended(request.args[0])
         if self.number not in self.database.dead:
             super().send(request)
 
@@ -101,8 +105,9 @@ class DelegationSession(LeaseSession):
         super().take_effect(request)
         made = request.answer
         is_made = request.kind == "mkdir" and request.error is None and self.delegates
-        if is_made and (made.ino, self.number) in self.database.leases:
+        if is_made and (made.ino, self.number) in self.database.leases and request.delegates:
             self.database.delegations[made.ino] = self.number
+            self.granted.add(made.ino)
 
     def _do_beat(self) -> int:
         if self.number in self.database.fenced:
@@ -131,10 +136,13 @@ class DelegationSession(LeaseSession):
             database.end_leases({(ino, self.number)})
         return answer
 
-    def _do_applied(self, session: int) -> int | None:
+    def _do_claim(self, session: int) -> int | None:
         if "fenced_replay" in self.database.faults:
             return self.database.applied.get(session, 0)
-        return self.database.applied.get(session)
+        last = self.database.applied.get(session)
+        if last is not None:
+            self.database.sessions[session].expires = self.database.now + 6.0
+        return last
 
     def _do_fence(self, session: int, force: bool) -> bool:
         if force or self.database.is_expired(session):
@@ -154,10 +162,13 @@ class DelegationSession(LeaseSession):
         super().watch_leases(on_recall, on_void, forget, held)
         self._forget_cache = forget
 
-    def watch_delegations(self, on_recall: Callable[[Sequence[Ino]], None]) -> None:
+    def watch_delegations(
+        self, on_recall: Callable[[Sequence[Ino]], None], is_contended: Callable[[Ino], bool]
+    ) -> None:
         self._on_delegation = on_recall
+        self._is_contended = is_contended
 
-    def watch_journals(self, replay: Callable[[], Awaitable[Collection[SessionId]]]) -> None:
+    def watch_journals(self, replay: Callable[[], Awaitable[set[SessionId]]]) -> None:
         self._replay = replay
 
     def keep_session(self) -> None:
@@ -180,8 +191,12 @@ class DelegationSession(LeaseSession):
     async def apply(self, seq: int, batch: Batch, release: Sequence[Ino]) -> None:
         await self.ask("apply", self.number, seq, batch.arguments(), tuple(release))
 
-    async def applied(self, session: SessionId, _epoch: int) -> int | None:
-        last: int | None = await self.ask("applied", int(session))
+    @property
+    def channel(self) -> str:
+        return f"channel{self.number}"
+
+    async def claim(self, session: SessionId, _epoch: int, _channel: str) -> int | None:
+        last: int | None = await self.ask("claim", int(session))
         return last
 
     async def apply_for(self, session: SessionId, _epoch: int, seq: int, batch: Batch) -> None:

@@ -193,7 +193,7 @@ class DelegationDatabase(Database):
         if request.kind == "apply":
             busy = any(ino in self.locks for ino in Batch(request.args[2]).inos)
             return None if busy else Event(key, lambda: self._apply(request), alone=True)
-        if request.kind in ("fence", "applied"):
+        if request.kind in ("fence", "claim"):
             if request.kind == "fence" and self._in_progress(request.args[0]):
                 return None
             return Event(key, lambda: request.session.answer(request), alone=True)

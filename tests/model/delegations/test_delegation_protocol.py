@@ -52,7 +52,6 @@ def model(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(other, "boottime", CLOCK.monotonic)
     monkeypatch.setattr(store, "Journal", model_mount.MemoryJournal)
     monkeypatch.setattr(replay, "left_journals", model_mount.left_journals)
-    monkeypatch.setattr(replay, "journal_sessions", model_mount.journal_sessions)
     monkeypatch.setattr(asyncio, "to_thread", model_mount.inline)
     # Holders that lose changes say so, in most runs of some scripts.
     for logger in (flusher.log, replay.log):
@@ -153,8 +152,9 @@ class Forgetful(dict[Ino, bool]):
 
 
 def ask_while_releasing(patch: pytest.MonkeyPatch) -> None:
-    """A delegation is asked for while a batch gives it back."""
-    patch.setattr(Flusher, "releases", lambda *_: False)
+    """A delegation is asked for while a batch gives it back, and without a pause after a recall."""
+    patch.setattr(DelegatedMeta, "_is_contended", lambda *_: False)
+    patch.setattr(Flusher, "is_releasing", lambda *_: False)
 
 
 def trust_mkdir(patch: pytest.MonkeyPatch) -> None:
@@ -164,7 +164,8 @@ def trust_mkdir(patch: pytest.MonkeyPatch) -> None:
 
 def fence_beside_replay(patch: pytest.MonkeyPatch) -> None:
     """A mount fences a dead session whose journal another mount replays."""
-    patch.setattr(replay, "journal_sessions", lambda *_: frozenset())
+    left = model_mount.left_journals
+    patch.setattr(replay, "left_journals", lambda *place: (left(*place)[0], set()))
 
 
 def read_behind_changes(patch: pytest.MonkeyPatch) -> None:
