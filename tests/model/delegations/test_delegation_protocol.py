@@ -21,6 +21,7 @@ from tests.model.delegations.scripts import SCRIPTS, SMALL, generated
 from tests.model.delegations.world import DelegationWorld
 from tests.model.lease_mount import CLOCK
 from tests.model.schedules import Violation, explore, wander
+from tests.model.schedules import replay as replayed
 from wrkfs.meta.delegations import flusher, local_changes, replay, room, store
 from wrkfs.meta.delegations.flusher import Flusher
 from wrkfs.meta.delegations.ordered import OrderedStore
@@ -32,14 +33,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from tests.model.delegations.session import DelegationSession
+    from tests.model.schedules import Key
     from tests.plugins.figures import Figures
     from wrkfs.types import Moved, RenameFlags
 
 LIMIT = 5000
 """Runs of one small script."""
-MOST = 60
+MOST = 40
 """Runs of one script in CI, each followed by WALKS by chance; the long run makes them all."""
-WALKS = 60
+WALKS = 40
 ALL = 10_000_000
 
 
@@ -83,7 +85,7 @@ def test_every_order_is_right(name: str, figures: Figures) -> None:
 
 @pytest.mark.figure("VI-10")
 def test_generated_programs(figures: Figures) -> None:
-    for seed in figures(ci=800, long=1_000_000):
+    for seed in figures(ci=500, long=1_000_000):
         chance = random.Random(seed)
         script = generated(chance)
         try:
@@ -227,6 +229,33 @@ DATABASE_FAULTS = {
 @pytest.mark.parametrize("fault", DATABASE_FAULTS)
 def test_faults_of_the_database_are_found(fault: str) -> None:
     is_found(ALL_SCRIPTS[DATABASE_FAULTS[fault]], frozenset({fault}))
+
+
+STALLED: tuple[Key, ...] = (
+    ("start", 2, 0),
+    ("mkdir", 3, 1, "foreign", 0),
+    ("start", 0, 0),
+    ("delegate", 1, 5, "do", 0),
+    ("delegate", 1, 5, "look", 0),
+    ("delegate", 1, 5, "commit", 0),
+    ("delegate", 1, 5, "deliver", 0),
+    ("start", 3, 0),
+    ("start", 1, 0),
+    ("create", 2, 1, "foreign", 0),
+    ("create", 2, 1, "lock"),
+    ("create", 2, 1, "look"),
+    ("create", 2, 1, "commit"),
+    ("mkdir", 3, 1, "lock"),
+)
+"""A change looks for delegations, and stands still until the holder has expired."""
+
+
+def test_a_stalled_change_finds_the_holder() -> None:
+    script = SCRIPTS["freeze-elsewhere"]
+    replayed(lambda: DelegationWorld(**script), STALLED)
+    faults = frozenset({"orphaned_leases"})
+    with pytest.raises(Violation):
+        replayed(lambda: DelegationWorld(**script, faults=faults), STALLED)
 
 
 def is_found(script: dict[str, Any], faults: frozenset[str] = frozenset()) -> None:
