@@ -344,6 +344,7 @@ def test_a_fresh_git_repository_comes_back_whole(
     git(top, "commit", "-qm", "first")
     (top / "empty").mkdir()
     before = tree(top)
+    send_changes(top)
     shutil.rmtree(top)
     back = wrkfs("trash", "--credentials", credentials, "restore", "/repository")
     assert (back.returncode, back.stderr) == (0, "")
