@@ -424,7 +424,7 @@ def _object(text: bytes) -> dict[str, Any]:
     """Return a JSON object. Raises ValueError, also for one that is too deep."""
     try:
         value = json.loads(text)
-    except RecursionError:
+    except (RecursionError, ValueError):
         value = None
     if not isinstance(value, dict):
         raise ValueError("the journal names no session")

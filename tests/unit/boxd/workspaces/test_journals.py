@@ -55,7 +55,7 @@ def test_a_fault_stands_beside_the_names(tmp_path: Path) -> None:
     (journal,) = read_journals(tmp_path)
     row = journal_row(journal, [VOLUME])
     assert row[1:3] == ("-", "-")
-    assert row[6].startswith("(")
+    assert row[6] == "'plain' (the journal names no session)"
 
 
 def test_the_lines_of_a_journal_are_escaped_and_bounded(
