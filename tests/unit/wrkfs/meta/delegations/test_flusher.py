@@ -170,7 +170,7 @@ async def test_a_full_delta_makes_callers_wait(
 async def test_a_loss_is_reported_although_the_journal_cannot_be_copied(
     sender: Flusher, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     losses: list[WrkfsError] = []

@@ -20,13 +20,16 @@ from wrkfs.meta.delegations import journal as module
 from wrkfs.meta.delegations.journal import (
     FORMAT,
     NAMELESS,
+    OWNER_FILE,
     RECORD_MAX,
     RECORDS_MAX,
     SEGMENT_MAX,
     Journal,
     Owner,
     left_journals,
+    read_changes,
     read_entries,
+    segments_of,
 )
 from wrkfs.types import SessionId
 
@@ -437,3 +440,25 @@ def test_a_released_journal_can_be_replayed_again(tmp_path: Path) -> None:
     (again,) = left(tmp_path)
     assert batches(again) == [(1, FIRST), (2, SECOND)]
     again.close(lost=False)
+
+
+def test_the_next_batch_uses_the_file_of_one_that_was_applied(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, OWNER)
+    path = tmp_path / f"{OWNER.schema}-{OWNER.session}"
+    journal.append(FIRST)
+    inode = (path / f"{1:016d}").stat().st_ino
+    journal.begin(2)
+    journal.drop(1)
+    journal.append(SECOND)
+    assert [int(file.name) for file in segments_of(path)] == [2], "no replay sees the free file"
+    journal.begin(3)
+    assert (path / f"{3:016d}").stat().st_ino == inode
+    assert (path / f"{3:016d}").stat().st_size == 0
+    journal.drop(2)
+    journal.append(FIRST)
+    assert read_changes(path / f"{3:016d}") == ([FIRST], True)
+    kept = journal.keep_lost()
+    assert kept is not None
+    assert sorted(file.name for file in kept.iterdir()) == [f"{3:016d}", OWNER_FILE]
+    journal.close()
+    assert not path.exists()
