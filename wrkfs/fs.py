@@ -59,7 +59,7 @@ FILE_CAPABILITIES = b"security.capability"
 """Name of an extended attribute that no file has: the drive is mounted nosuid."""
 
 
-def _nothing(_ino: Ino) -> bool:
+def _never(_ino: Ino) -> bool:
     return False
 
 
@@ -86,7 +86,7 @@ class Filesystem:
         delays = isinstance(leased, DelegatedMeta)
         self._blocks = blocks
         self._files: dict[Ino, OpenFile] = {}
-        self._has_durable = leased.has_durable if isinstance(leased, DelegatedMeta) else _nothing
+        self._is_durable = leased.is_durable if isinstance(leased, DelegatedMeta) else _never
         self.leases = leased.table if leased else None
         """The leases of this session, if it caches answers."""
         self.losses = 0
@@ -214,7 +214,7 @@ class Filesystem:
         Raises StorageError as `sync` does.
         """
         path = self._write_path
-        if path.changes == path.durable and self._has_durable(ino) and self.losses == since:
+        if path.changes == path.durable and self._is_durable(ino) and self.losses == since:
             return  # no other session can have changed it
         await self.sync_names(since)
 

@@ -1,4 +1,4 @@
-"""Journals that a power failure or an operator damaged: what is left is a prefix, and is told."""
+"""Damaged journals: the mount replays a prefix of the changes, and reports the rest as lost."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def start_twice(drive: MountProcess, directory: Path) -> None:
 
 
 def lost_journals(directory: Path, log: str) -> list[str]:
-    """Return what is told of lost journals, which the log names and the operator can read."""
+    """Return the reports of lost journals: the log names them, and the operator can read them."""
     told = []
     for journal in read_journals(directory):
         if journal.state == LOST:

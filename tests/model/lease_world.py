@@ -220,11 +220,11 @@ class LeaseWorld:
         await future
 
     def enabled(self) -> list[Event]:
-        """See World: answers first, beginnings last."""
+        """Return the events that can happen now: answers first, beginnings last."""
         return [*self.database.events(), *(event for event, _ in self._gates.values())]
 
     def step(self, event: Event) -> None:
-        """See World."""
+        """Run one event until no task can go on, and check the invariants."""
         self._role = event.roles
         self.loop.drain(event.run)
         self._check()
@@ -262,7 +262,7 @@ class LeaseWorld:
                 self._broken.append(f"kernel {mount.number} relies on {attr}")
 
     def finish(self) -> None:
-        """See World."""
+        """Check that every call has ended and that every lease is known to its holder."""
         if self._running or self.database.requests:
             left = [(one.session.number, one.kind, one.stage) for one in self.database.requests]
             raise Violation(f"{self._running} programs do not end; under way: {left}")
@@ -286,5 +286,5 @@ class LeaseWorld:
             raise Violation("leases cannot be recalled")
 
     def end(self) -> None:
-        """See World."""
+        """Cancel all tasks."""
         self.loop.cancel_all()

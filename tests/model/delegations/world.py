@@ -280,7 +280,7 @@ class DelegationWorld(LeaseWorld):
         return answer == ("errno", EIO) and mount.number in self.database.fenced
 
     def finish(self) -> None:
-        """See World."""
+        """Check that every call has ended and that the database has every change."""
         if self._running or self.database.requests:
             left = [(one.session.number, one.kind, one.stage) for one in self.database.requests]
             raise Violation(f"{self._running} programs do not end; under way: {left}")
@@ -293,7 +293,7 @@ class DelegationWorld(LeaseWorld):
         self._check_rows()
 
     def _probe(self) -> None:
-        """Every directory can be changed, whoever has its delegation."""
+        """Change every directory, so that the holder of its delegation must give it back."""
         database = self.database
         nodes = database.volume.nodes
         for ino in sorted(ino for ino, node in nodes.items() if node.attr.is_dir):

@@ -196,10 +196,12 @@ class Delta:
     def arguments(self) -> tuple[list[object], ...]:
         """Return the arrays of `wrkfs.apply`, from the inodes to the unused slices."""
         attrs = list(self._inodes.values())
-        cut = [key for key, entry in self._names.items() if entry is None or key in self._moved]
-        put = [(*key, *entry) for key, entry in self._names.items() if entry is not None]
+        removals = [
+            key for key, entry in self._names.items() if entry is None or key in self._moved
+        ]
+        entries = [(*key, *entry) for key, entry in self._names.items() if entry is not None]
         extents = [(ino, extent) for ino, many in self._extents.items() for extent in many]
-        gone = [(ino, *values) for ino, values in self._gone.items()]
+        removed_inodes = [(ino, *values) for ino, values in self._gone.items()]
         return (
             [attr.ino for attr in attrs],
             [attr.ino in self._new for attr in attrs],
@@ -215,9 +217,9 @@ class Delta:
             [attr.version for attr in attrs],
             [attr.parent for attr in attrs],
             [attr.holes for attr in attrs],
-            [parent for parent, _ in cut],
-            [name for _, name in cut],
-            *_columns_of(put, 4),
+            [parent for parent, _ in removals],
+            [name for _, name in removals],
+            *_columns_of(entries, 4),
             list(self._links),
             list(self._links.values()),
             list(self._emptied),
@@ -227,7 +229,7 @@ class Delta:
             [extent.length for _, extent in extents],
             [b"" if extent.inline is not None else extent.checksums for _, extent in extents],
             [extent.inline for _, extent in extents],
-            *_columns_of(gone, 5),
+            *_columns_of(removed_inodes, 5),
             list(self._waste),
             list(self._waste.values()),
         )

@@ -271,9 +271,9 @@ class Flusher:
             return
         names = [name for batch in batches for name in batch.delta.names]
         place = self._keep_lost()
-        shown = ", ".join(repr(name.decode(errors="replace")) for name in names[:_NAMES])
+        examples = ", ".join(repr(name.decode(errors="replace")) for name in names[:_NAMES])
         more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
-        log.error("lost changes of %s%s: %s; they are kept in %s", shown, more, error, place)
+        log.error("lost changes of %s%s: %s; they are kept in %s", examples, more, error, place)
         self._sending = None
         self._number += 1
         self._open = Batch(self._number)

@@ -111,8 +111,8 @@ class LocalChanges:
         cached.put(name, ino, ino)
         cached.stamp(now, int(is_dir))
         if is_dir:
-            made = self._table.adopt(ino)
-            made.attr, made.complete, made.delegated = attr, True, True
+            directory = self._table.adopt(ino)
+            directory.attr, directory.complete, directory.delegated = attr, True, True
         else:
             self._table.put_attr(cached, attr)
             if stat.S_ISREG(mode):
@@ -219,11 +219,11 @@ class LocalChanges:
         if target is not None:
             self._table.drop_file(target.ino)
             new.kernel_inodes.discard(target.ino)
-        kept = 0 if target is not None else cookie
-        self._show_moved(source, goal, moved, kept)
+        new_cookie = 0 if target is not None else cookie
+        self._show_moved(source, goal, moved, new_cookie)
         old.stamp(now)
         new.stamp(now)
-        return Moved(now, kept)
+        return Moved(now, new_cookie)
 
     def _show_moved(
         self, source: tuple[Ino, bytes], goal: tuple[Ino, bytes], moved: Attr, cookie: int

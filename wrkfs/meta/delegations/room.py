@@ -85,11 +85,13 @@ class Room:
         """
         usage = await self._inner.statfs()
         self.note(usage)
-        wanted = _part(usage.bytes_limit, usage.bytes_used, BYTES_AHEAD)
-        count = _part(usage.inodes_limit, usage.inodes_used, INODES_AHEAD)
-        if size > wanted or inodes > count or not await self._inner.reserve_room(wanted, count):
+        size_ahead = _part(usage.bytes_limit, usage.bytes_used, BYTES_AHEAD)
+        inodes_ahead = _part(usage.inodes_limit, usage.inodes_used, INODES_AHEAD)
+        if size > size_ahead or inodes > inodes_ahead:
             return not self._limited
-        self._bytes, self._inodes = wanted, count
+        if not await self._inner.reserve_room(size_ahead, inodes_ahead):
+            return not self._limited
+        self._bytes, self._inodes = size_ahead, inodes_ahead
         return True
 
 

@@ -194,7 +194,7 @@ class DelegatedMeta:
             del self._asking[directory]
         if granted and not recalled and self.table.directories.get(directory) is cached:
             if cached is not None:
-                cached.delegated, cached.batches = True, self._flusher.sent
+                cached.delegated, cached.granted_after = True, self._flusher.sent
             return True
         self._postpone(directory)
         if granted:
@@ -238,15 +238,15 @@ class DelegatedMeta:
 
     def _tree(self, directory: Ino) -> list[Ino]:
         """Return a directory and the delegated ones below it: the other session may walk them."""
-        found, position = [directory], 0
-        while position < len(found) and len(found) < _TREE_MAX:
-            cached = self.table.directories.get(found[position])
+        directories, position = [directory], 0
+        while position < len(directories) and len(directories) < _TREE_MAX:
+            cached = self.table.directories.get(directories[position])
             position += 1
             for entry in cached.names.values() if cached is not None else ():
                 below = None if entry is None else self.table.directories.get(entry.ino)
                 if entry is not None and below is not None and below.delegated:
-                    found.append(entry.ino)
-        return found
+                    directories.append(entry.ino)
+        return directories
 
     async def _give_back(self, directories: Sequence[Ino]) -> None:
         """End the delegations of directories whose leases end."""
@@ -309,7 +309,7 @@ class DelegatedMeta:
         cached = self.table.directories.get(attr.ino)
         if cached is not None and cached.attr is attr and attr.ino not in recalled:
             is_granted = self._flusher.can_record and attr.ino in self._inner.granted
-            cached.delegated, cached.batches = is_granted, self._flusher.sent
+            cached.delegated, cached.granted_after = is_granted, self._flusher.sent
         self._inner.granted.discard(attr.ino)
         return attr
 
@@ -450,7 +450,7 @@ class DelegatedMeta:
     async def create_unlinked(self, mode: int, caller: Caller) -> FileMap:
         return await self._with_room(lambda: self._leased.create_unlinked(mode, caller))
 
-    def has_durable(self, directory: Ino) -> bool:
+    def is_durable(self, directory: Ino) -> bool:
         """Return True if a delegation covers a directory whose entries are durable.
 
         A batch that was sent under the delegation is durable, and so is all that came before it.
@@ -458,7 +458,7 @@ class DelegatedMeta:
         cached = self.table.usable(directory)
         if cached is None or not cached.delegated:
             return False
-        return self._flusher.idle and self._flusher.sent > cached.batches
+        return self._flusher.idle and self._flusher.sent > cached.granted_after
 
     def open_now(self, ino: Ino) -> Attr | None:
         """Open a file as `LeasedMeta.open_now` does."""

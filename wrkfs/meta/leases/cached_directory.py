@@ -66,9 +66,9 @@ class CachedDirectory:
     __slots__ = (
         "attr",
         "attrs",
-        "batches",
         "complete",
         "delegated",
+        "granted_after",
         "kernel_inodes",
         "map_weight",
         "maps",
@@ -94,7 +94,7 @@ class CachedDirectory:
         """True if `names` contains every name of the directory."""
         self.delegated = False
         """True if the session also decides changes of the directory (`wrkfs.meta.delegations`)."""
-        self.batches = -1
+        self.granted_after = -1
         """Number of batches that the session had sent when it received the delegation."""
         self.attr: Attr | None = None
         self.attrs: dict[Ino, Attr] = {}

@@ -243,16 +243,16 @@ async def test_a_directory_whose_changes_are_durable_needs_no_further_sync(
     home = (await other.mkdir(ROOT_INO, b"home", 0o755, ALICE)).ino
     await meta.readdir(home, 0, 100)
     await meta.create(home, b"one", 0o644, ALICE, exclusive=True)
-    assert not meta.has_durable(home), "another session made it, and nothing was sent since"
+    assert not meta.is_durable(home), "another session made it, and nothing was sent since"
     await meta.create(home, b"two", 0o644, ALICE, exclusive=True)
-    assert not meta.has_durable(home)
+    assert not meta.is_durable(home)
     await meta.sync()
-    assert meta.has_durable(home)
+    assert meta.is_durable(home)
     await meta.create(home, b"three", 0o644, ALICE, exclusive=True)
-    assert not meta.has_durable(home)
+    assert not meta.is_durable(home)
     await meta.sync()
     await other.create(home, b"four", 0o644, ALICE, exclusive=True)
-    assert not meta.has_durable(home), "another session changed it"
+    assert not meta.is_durable(home), "another session changed it"
 
 
 async def test_only_files_open_under_a_lease(meta: DelegatedMeta) -> None:
