@@ -20,7 +20,6 @@ LONG_FILES = {
     "tests/contract/meta_store/test_meta_store_files.py": "one suite for both stores",
     "tests/contract/meta_store/test_meta_store_trash.py": "one suite for both stores",
     "tests/doubles/meta_store.py": "implements one protocol",
-    "tests/harness/volumes/differential.py": "one player, with a method for each call",
     "tests/integration/http/commands/test_api_exec.py": "one route and its cases",
     "tests/model/test_box_life.py": "one state machine of hypothesis",
     "tests/unit/wrkfs/test_writer.py": "one class and its cases",

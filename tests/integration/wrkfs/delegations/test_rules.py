@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from tests.harness.volumes.differential import Player, Step, sequence
+from tests.harness.volumes.differential import Player
+from tests.harness.volumes.random_steps import Step, sequence
 from tests.harness.volumes.metastore import Delegated, InPostgres, WithUpkeep
 from wrkfs.errors import WrkfsError
 from wrkfs.meta.delegations import flusher
