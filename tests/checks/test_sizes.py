@@ -24,7 +24,6 @@ LONG_FILES = {
     "tests/model/test_box_life.py": "one state machine of hypothesis",
     "tests/unit/wrkfs/test_writer.py": "one class and its cases",
     "wrkfs/fs.py": "one method for each call of the file system",
-    "wrkfs/meta/delegations/store.py": "one method for each call of the protocol that may be local",
     "wrkfs/meta/leases/store.py": "one method for each call of the protocol that takes leases",
 }
 """Files of up to MAX_LONG_FILE lines, and the reason of each."""

@@ -22,10 +22,10 @@ from tests.model.delegations.world import DelegationWorld
 from tests.model.lease_mount import CLOCK
 from tests.model.schedules import Violation, explore, wander
 from tests.model.schedules import replay as replayed
-from wrkfs.meta.delegations import flusher, local_changes, replay, room, store
+from wrkfs.meta.delegations import flusher, grants, local_changes, replay, room, store
 from wrkfs.meta.delegations.flusher import Flusher
+from wrkfs.meta.delegations.grants import Grants
 from wrkfs.meta.delegations.ordered import OrderedStore
-from wrkfs.meta.delegations.store import DelegatedMeta
 from wrkfs.meta.leases import lease_table, lifecycle
 from wrkfs.types import Ino
 
@@ -48,7 +48,7 @@ ALL = 10_000_000
 @pytest.fixture(autouse=True)
 def model(monkeypatch: pytest.MonkeyPatch) -> None:
     """No time passes by itself, and the journals are in memory."""
-    for module in (lifecycle, meta_store, meta_volume, store, local_changes, room):
+    for module in (lifecycle, meta_store, meta_volume, store, grants, local_changes, room):
         monkeypatch.setattr(module, "time", CLOCK)
     for other in (lease_table, lifecycle):
         monkeypatch.setattr(other, "boottime", CLOCK.monotonic)
@@ -127,17 +127,17 @@ def sync_early(patch: pytest.MonkeyPatch) -> None:
 def decide_on(patch: pytest.MonkeyPatch) -> None:
     """A recall sends the changes, and the mount goes on deciding."""
 
-    def recalled(self: DelegatedMeta, directories: Sequence[Ino]) -> None:
+    def recalled(self: Grants, directories: Sequence[Ino]) -> None:
         self._flusher.release(directories)
         self._flusher.send_now()
 
-    patch.setattr(DelegatedMeta, "_recalled", recalled)
+    patch.setattr(Grants, "recalled", recalled)
 
 
 def ignore_recalls_of_requests(patch: pytest.MonkeyPatch) -> None:
     """A grant is used although it was recalled before its answer."""
     asking = property(lambda _: Forgetful(), lambda *_: None)
-    patch.setattr(DelegatedMeta, "_asking", asking, raising=False)
+    patch.setattr(Grants, "_asking", asking, raising=False)
 
 
 class Forgetful(dict[Ino, bool]):
@@ -155,13 +155,13 @@ class Forgetful(dict[Ino, bool]):
 
 def ask_while_releasing(patch: pytest.MonkeyPatch) -> None:
     """A delegation is asked for while a batch gives it back, and without a pause after a recall."""
-    patch.setattr(DelegatedMeta, "_is_contended", lambda *_: False)
+    patch.setattr(Grants, "is_contended", lambda *_: False)
     patch.setattr(Flusher, "is_releasing", lambda *_: False)
 
 
 def trust_mkdir(patch: pytest.MonkeyPatch) -> None:
     """A new directory is delegated although it was recalled before the answer."""
-    patch.setattr(DelegatedMeta, "_making", property(lambda _: [], lambda *_: None), raising=False)
+    patch.setattr(Grants, "_making", property(lambda _: [], lambda *_: None), raising=False)
 
 
 def fence_beside_replay(patch: pytest.MonkeyPatch) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import stat
 import time
-from collections import OrderedDict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wrkfs.errors import Doubtful, Fenced, NoData, QuotaExceeded, WrkfsError
 from wrkfs.meta import rules
 from wrkfs.meta.delegations.flusher import Flusher
+from wrkfs.meta.delegations.grants import Grants
 from wrkfs.meta.delegations.journal import Journal, Owner
 from wrkfs.meta.delegations.local_changes import LocalChanges
 from wrkfs.meta.delegations.ordered import OrderedStore
@@ -22,7 +22,7 @@ from wrkfs.meta.leases.store import LeasedMeta
 from wrkfs.types import FileMap, Ino, RenameFlags
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
     from typing import TypeVar
 
@@ -33,21 +33,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CONTENDED = 5.0
-"""Seconds after a recall or a refusal before the session asks for a delegation again."""
 JOURNAL_RETRY = 5.0
 """Seconds between two attempts to create a journal."""
-_TREE_MAX = 1024
-"""Maximum number of directories that one recall gives back."""
 
 
 class DelegatedMeta:
     """Names and files under leases and write delegations.
-
-    Critical sections: `_asking` contains a directory from the request for its delegation until the
-    answer has been used. A recall that arrives meanwhile ends the delegation at once. `_making` has
-    a set for each directory that the database creates: the directories recalled meanwhile. The
-    session learns the number of the new one only from the answer.
 
     Implements `NodeStore`; the protocol documents each method.
     """
@@ -65,14 +56,12 @@ class DelegatedMeta:
         self._flusher.room = self._room.left
         self._flusher.on_loss = self._lost
         self._local = LocalChanges(self.table, self._flusher, self._room, self._is_open)
-        self._not_before: OrderedDict[Ino, float] = OrderedDict()
-        self._asking: dict[Ino, bool] = {}
         self._next_journal = 0.0
         """Time (monotonic clock) of the next attempt to create a journal, if there is none."""
-        self._making: list[set[Ino]] = []
         self._on_crash: Callable[[bool], None] = lambda _: None
-        leased.leases.before_return = self._give_back
-        inner.watch_delegations(self._recalled, self._is_contended)
+        self._grants = Grants(inner, self.table, self._flusher)
+        self.is_durable = self._grants.is_durable
+        leased.leases.before_return = self._grants.give_back
         inner.watch_journals(lambda: replay_left(inner, schema, journals))
         # The leases serve these calls.
         self.lookup, self.readdir, self.parent = leased.lookup, leased.readdir, leased.parent
@@ -171,90 +160,9 @@ class DelegatedMeta:
         if not self._flusher.can_record:
             return False
         for directory in directories:
-            cached = self.table.usable(directory)
-            if cached is None or not (cached.delegated or await self._ask(directory)):
+            if not await self._grants.take(directory):
                 return False
         return True
-
-    async def _ask(self, directory: Ino) -> bool:
-        """Ask for the delegation of a leased directory."""
-        cached = self.table.directories.get(directory)
-        above = None if cached is None or cached.attr is None else cached.attr.parent
-        if self._is_contended(directory) or (above is not None and self._is_contended(above)):
-            return False
-        if directory in self._asking or self.table.changes.touches(directory):
-            return False
-        if self._flusher.is_releasing(directory):
-            return False  # the database would grant what that batch then ends
-        self._asking[directory] = False
-        try:
-            granted = await self._inner.delegate(directory)
-            recalled = self._asking[directory]
-        finally:
-            del self._asking[directory]
-        if granted and not recalled and self.table.directories.get(directory) is cached:
-            if cached is not None:
-                cached.delegated, cached.granted_after = True, self._flusher.sent
-            return True
-        self._postpone(directory)
-        if granted:
-            self._flusher.release([directory])
-            await self._flusher.flush()
-        return False
-
-    def _is_contended(self, directory: Ino) -> bool:
-        """Return True if another session has needed a directory in the last seconds."""
-        until = self._not_before.get(directory)
-        return until is not None and time.monotonic() < until
-
-    def _postpone(self, directory: Ino) -> None:
-        now = time.monotonic()
-        self._not_before[directory] = now + CONTENDED
-        self._not_before.move_to_end(directory)
-        while next(iter(self._not_before.values())) <= now:
-            self._not_before.popitem(last=False)
-
-    def _recalled(self, directories: Sequence[Ino]) -> None:
-        """Give delegations back: another session waits to read. The leases stay."""
-        ended: list[Ino] = []
-        for making in self._making:
-            making.update(directories)
-        for directory in directories:
-            if directory in self._asking:
-                self._asking[directory] = True
-            self._postpone(directory)
-            recalled = self.table.directories.get(directory)
-            if recalled is not None and recalled.attr is not None:
-                # The other session may list the parent, whose listing has these attributes. New
-                # delegations in it would hold that up again and again.
-                self._postpone(recalled.attr.parent)
-            ended += self._tree(directory)
-        for directory in ended:
-            cached = self.table.directories.get(directory)
-            if cached is not None:
-                cached.delegated = False
-        self._flusher.release(ended)
-        self._flusher.send_now()
-
-    def _tree(self, directory: Ino) -> list[Ino]:
-        """Return a directory and the delegated ones below it: the other session may walk them."""
-        directories, position = [directory], 0
-        while position < len(directories) and len(directories) < _TREE_MAX:
-            cached = self.table.directories.get(directories[position])
-            position += 1
-            for entry in cached.names.values() if cached is not None else ():
-                below = None if entry is None else self.table.directories.get(entry.ino)
-                if entry is not None and below is not None and below.delegated:
-                    directories.append(entry.ino)
-        return directories
-
-    async def _give_back(self, directories: Sequence[Ino]) -> None:
-        """End the delegations of directories whose leases end."""
-        if self._flusher.can_record or not self._flusher.idle:
-            for directory in directories:
-                self._postpone(directory)
-            self._flusher.release(directories)
-            await self._flusher.flush()
 
     def _is_open(self, ino: Ino) -> bool:
         return ino in self._leased.leases.opens or self._inner.is_open(ino)
@@ -300,17 +208,9 @@ class DelegatedMeta:
         attr = await self._make(parent, name, stat.S_IFDIR | stat.S_IMODE(mode), caller)
         if attr is not None:
             return attr
-        recalled: set[Ino] = set()
-        self._making.append(recalled)
-        try:
+        with self._grants.making() as recalled:
             attr = await self._with_room(lambda: self._leased.mkdir(parent, name, mode, caller))
-        finally:
-            self._making = [other for other in self._making if other is not recalled]
-        cached = self.table.directories.get(attr.ino)
-        if cached is not None and cached.attr is attr and attr.ino not in recalled:
-            is_granted = self._flusher.can_record and attr.ino in self._inner.granted
-            cached.delegated, cached.granted_after = is_granted, self._flusher.sent
-        self._inner.granted.discard(attr.ino)
+        self._grants.adopt_created(attr, recalled)
         return attr
 
     async def mknod(self, parent: Ino, name: bytes, mode: int, rdev: int, caller: Caller) -> Attr:
@@ -449,16 +349,6 @@ class DelegatedMeta:
 
     async def create_unlinked(self, mode: int, caller: Caller) -> FileMap:
         return await self._with_room(lambda: self._leased.create_unlinked(mode, caller))
-
-    def is_durable(self, directory: Ino) -> bool:
-        """Return True if a delegation covers a directory whose entries are durable.
-
-        A batch that was sent under the delegation is durable, and so is all that came before it.
-        """
-        cached = self.table.usable(directory)
-        if cached is None or not cached.delegated:
-            return False
-        return self._flusher.idle and self._flusher.sent > cached.granted_after
 
     def open_now(self, ino: Ino) -> Attr | None:
         """Open a file as `LeasedMeta.open_now` does."""

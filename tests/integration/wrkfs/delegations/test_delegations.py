@@ -168,7 +168,7 @@ async def test_a_removed_file_keeps_the_bytes_written_just_before(
     await meta.release(ino)
     await meta.sync()
     await other.open(ino)
-    meta._not_before.clear()
+    meta._grants._not_before.clear()
     await meta.readdir(home.ino, 0, 100)
     await written(meta, ino, b"newer")
     await meta.setattr(ino, SetAttr(mode=0o600))

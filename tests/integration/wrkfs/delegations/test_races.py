@@ -87,7 +87,7 @@ async def test_a_delegation_that_is_being_given_back_is_not_asked_for(
     async with asyncio.timeout(20):
         reading = asyncio.create_task(other.lookup(home.ino, b"a"))
         await reached.wait()
-        meta._not_before.clear()  # the pause after a recall is over
+        meta._grants._not_before.clear()  # the pause after a recall is over
         making = asyncio.create_task(meta.create(home.ino, b"b", 0o644, ALICE, exclusive=True))
         await store.getattr(ROOT_INO)
         if asked:

@@ -222,7 +222,7 @@ async def test_a_refused_batch_is_told_and_the_session_goes_on(
     assert len(list(journals.glob("lost-*"))) == 1
     with pytest.raises(NotFound):
         await meta.lookup(kept.ino, b"lost")
-    meta._not_before.clear()
+    meta._grants._not_before.clear()
     await meta.mkdir(kept.ino, b"later", 0o755, ALICE)
     await meta.sync()
     other = await pg_volume.session()
@@ -246,8 +246,8 @@ async def test_a_recalled_directory_is_not_decided_here_until_the_recall_is_answ
         await apply(seq, batch, release)
 
     monkeypatch.setattr(store, "apply", late)
-    meta._recalled([home.ino])
-    meta._not_before.clear()
+    meta._grants.recalled([home.ino])
+    meta._grants._not_before.clear()
     making = asyncio.create_task(meta.mkdir(home.ino, b"a", 0o755, ALICE))
     await asyncio.sleep(0)
     held.set()
@@ -330,7 +330,7 @@ async def test_a_recall_stops_new_delegations_beside_the_recalled_directory(
     for directory in (recalled, present, beside):
         assert not meta.table.directories[directory.ino].delegated
     assert waiting(meta) == set()
-    meta._not_before.clear()
+    meta._grants._not_before.clear()
     later = await meta.mkdir(ROOT_INO, b"later", 0o755, ALICE)
     await meta.sync()
     rows = await pg_volume.rows("SELECT ino FROM delegation WHERE session_id = $1", meta.session)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from tests.harness.volumes.differential import Player
-from tests.harness.volumes.random_steps import Step, sequence
 from tests.harness.volumes.metastore import Delegated, InPostgres, WithUpkeep
+from tests.harness.volumes.random_steps import Step, sequence
 from wrkfs.errors import WrkfsError
 from wrkfs.meta.delegations import flusher
 from wrkfs.meta.delegations.local_changes import LocalChanges
@@ -126,7 +126,7 @@ class Pair:
             unknown = [new for n, (_, _, new) in enumerate(moments) if n != step.session]
             left.unknown = right.unknown = set().union(*unknown)
             if step.session < len(self._holders) and step.picks[-1] % 4:
-                self._holders[step.session]._not_before.clear()
+                self._holders[step.session]._grants._not_before.clear()
             mine = await left.play(step)
             self._bury(moments)
             other = await right.play(step)
