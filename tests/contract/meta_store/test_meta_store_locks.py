@@ -125,12 +125,11 @@ async def test_the_answers_are_those_of_the_rules(
 async def test_a_session_that_is_alone_receives_a_delegation(
     here: LockUser, there: LockUser, meta_volume: MetaVolume, ino: Ino
 ) -> None:
-    if not here.store.can_decide:
-        pytest.skip("this session receives no recalls")
     assert await here.set(ranged(ino, 1, EX, 0, 9))
-    assert here.delegated == {ino}
+    # A session that receives no recalls gets none.
+    assert here.delegated == ({ino} if here.store.can_decide else set())
     assert not await there.set(ranged(ino, 1, EX, 5, 5))
-    assert here.recalled[0] == ino
+    assert here.recalled[:1] == ([ino] if here.store.can_decide else [])
     assert here.delegated == set()
     # Two sessions use the file now.
     assert await there.set(ranged(ino, 1, EX, 20, 20))

@@ -241,9 +241,15 @@ async def test_a_directory_whose_changes_are_durable_needs_no_further_sync(
     meta: DelegatedMeta, other: PostgresMeta
 ) -> None:
     home = (await other.mkdir(ROOT_INO, b"home", 0o755, ALICE)).ino
+    await other.create(home, b"taken", 0o644, ALICE, exclusive=True)
     await meta.readdir(home, 0, 100)
+    with pytest.raises(Exists):
+        await meta.create(home, b"taken", 0o644, ALICE, exclusive=True)
+    assert meta.table.directories[home].delegated
+    assert meta._flusher.idle
+    assert not meta.is_durable(home), "another session changed it, and nothing was sent since"
     await meta.create(home, b"one", 0o644, ALICE, exclusive=True)
-    assert not meta.is_durable(home), "another session made it, and nothing was sent since"
+    assert not meta.is_durable(home)
     await meta.create(home, b"two", 0o644, ALICE, exclusive=True)
     assert not meta.is_durable(home)
     await meta.sync()

@@ -449,6 +449,9 @@ def test_the_next_batch_uses_the_file_of_one_that_was_applied(tmp_path: Path) ->
     inode = (path / f"{1:016d}").stat().st_ino
     journal.begin(2)
     journal.drop(1)
+    assert [file.stat().st_size for file in path.iterdir() if file.stat().st_ino == inode] == [0], (
+        "a crash before the next batch opens the file must leave no old entries under its name"
+    )
     journal.append(SECOND)
     assert [int(file.name) for file in segments_of(path)] == [2], "no replay sees the free file"
     journal.begin(3)
