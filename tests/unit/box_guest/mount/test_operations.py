@@ -141,3 +141,25 @@ async def test_listings_that_tell_attributes_only_are_noted(
     await mount.readdir(handle, 0, cast("pyfuse3.ReaddirToken", None))
     assert noted == [(handle, ROOT_INO, {attr.ino}, None)]
     await drive.close()
+
+
+@pytest.mark.parametrize("durable_close", [False, True])
+@pytest.mark.parametrize("locks", [False, True])
+async def test_only_a_close_with_nothing_to_do_sends_no_flush(
+    monkeypatch: pytest.MonkeyPatch, locks: bool, durable_close: bool
+) -> None:
+    """Locks of the drive end with FLUSH, and a durable close covers names and attributes."""
+    drive = Drive()
+    fs = await drive.mount()
+    fs._write_path.durable_close = durable_close
+    mount, ctx = Operations(fs), pyfuse3.RequestContext()
+    monkeypatch.setattr(mount, "enable_posix_locks", locks)
+    ino = await new_file(fs)
+    skips = {}
+    for flags in (os.O_RDONLY, os.O_WRONLY, os.O_RDWR):
+        opened = await mount.open(ino, flags, ctx)
+        skips[flags] = opened.noflush
+        await mount.release(opened.fh)
+    reader_skips = not (locks or durable_close)
+    assert skips == {os.O_RDONLY: reader_skips, os.O_WRONLY: False, os.O_RDWR: False}
+    await drive.close()
