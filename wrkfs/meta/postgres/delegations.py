@@ -70,16 +70,14 @@ class Delegations:
             await asyncio.sleep(_PAUSES[min(waits, len(_PAUSES) - 1)])
             waits += 1
 
-    def statement(self, parent: Ino, mode: int, new: Ino) -> str:
-        """Return the name of the statement that creates inode `new`."""
-        if not stat.S_ISDIR(mode):
-            return "make"
-        if self.is_contended(parent):
-            return "make_undelegated"
+    def wants(self, parent: Ino, mode: int, new: Ino) -> bool:
+        """Return whether `make` shall delegate inode `new`, and remember that in `granted`."""
+        if not stat.S_ISDIR(mode) or self.is_contended(parent):
+            return False
         if len(self.granted) > _GRANTED_MAX:
             self.granted.clear()  # the owner of the cache then uses no delegation
         self.granted.add(new)
-        return "make"
+        return True
 
     async def delegate(self, directory: Ino) -> bool:
         """Ask for the delegation of a leased directory. Return False if refused for now."""

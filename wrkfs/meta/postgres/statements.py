@@ -26,9 +26,7 @@ STATEMENTS: dict[str, str] = {
     "file_map": _call("file_map", 1),
     "statfs": _call("statfs", 0),
     "create": _call("create", OPERATION + 8),
-    "make": _call("make", OPERATION + 8),
-    # Without a delegation of the new directory.
-    "make_undelegated": _call("make", OPERATION + 8).replace(")", ", false)"),
+    "make": _call("make", OPERATION + 9),
     "link": _call("link", OPERATION + 4),
     "remove": _call("remove", OPERATION + 5),
     "purge": _call("purge", OPERATION + 2),

@@ -336,9 +336,9 @@ class PostgresMeta(PostgresFiles):
     ) -> Attr:
         rules.check_name(name)
         new = await self._session.fresh_id()
-        statement = self._delegations.statement(parent, mode, new)
+        delegate = self._delegations.wants(parent, mode, new)
         row = await self._growing(
-            statement, parent, name, new, mode, caller.uid, caller.gid, rdev, target
+            "make", parent, name, new, mode, caller.uid, caller.gid, rdev, target, delegate
         )
         return rows.attr(row)
 

@@ -21,8 +21,9 @@
 --  * Giving back: the holder drops its cache, then calls `give_back`. The session numbers its leases
 --    in the order of its requests, and `give_back` passes the last number that it ends. So a late
 --    copy of the call ends no newer lease. If the session of a holder has expired, nothing waits for
---    it: its leases are deleted (without those of delegated directories), its tenure (session.tenure) ends, and its next heartbeat reports
---    that. By then it no longer uses its cache, because it stops 5 s after its last heartbeat.
+--    it: its leases are deleted, except those of delegated directories. Its tenure (session.tenure)
+--    ends, and its next heartbeat reports that. By then it no longer uses its cache, because it stops
+--    5 s after its last heartbeat.
 --  * A session that recalls a lease has priority: for a second no other session takes a lease there
 --    (`recall`).
 
