@@ -67,7 +67,7 @@ class LocalChanges:
         cached = table.usable(ino)
         if cached is None or not cached.delegated or cached.attr is None:
             return None
-        return None if table.changes.touches(ino) else cached
+        return None if table.changes.may_touch(ino) else cached
 
     # -- names --
 
@@ -369,9 +369,9 @@ class LocalChanges:
         """Return the attributes of an inode that a delegation covers."""
         home = self._table.homes.get(ino, ino)
         cached = self._table.usable(home)
-        if cached is None or not cached.delegated:
+        if cached is None or not cached.delegated or self._table.changes.may_touch(ino):
             return None
-        attr = self._table.attr(ino)
+        attr = self._table.known(ino)
         return attr if attr is None or attr.is_dir or attr.nlink == 1 else None
 
     def _removable(self, ino: Ino, parent: Ino) -> Attr | None:

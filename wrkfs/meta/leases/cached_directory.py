@@ -214,12 +214,14 @@ class CachedDirectory:
 class Change:
     """One own change under way.
 
-    `tick` is the tick at which it was sent. `conflicts` are the keys for which its answer may not
-    be the latest state, because another change touched them at the same time.
+    `tick` is the tick at which it was sent. `is_open_ended` says that it may also change inodes
+    that are not in `keys`: the cache does not know which ones. `conflicts` are the keys for which
+    its answer may not be the latest state, because another change touched them at the same time.
     """
 
     keys: tuple[Key, ...]
     tick: int
+    is_open_ended: bool = False
     conflicts: set[Key] = field(default_factory=set)
 
     def is_latest(self, key: Key) -> bool:
@@ -234,6 +236,7 @@ class Changes:
         self._flying: dict[Key, list[Change]] = {}
         self._directories: dict[Ino, int] = {}
         self._busy = 0
+        self._open_ended = 0
         self._stamp = 0
 
     @property
@@ -241,10 +244,11 @@ class Changes:
         """Stamp to take before a query and to compare afterwards; None during a change."""
         return None if self._busy else self._stamp
 
-    def begin(self, tick: int, *keys: Key) -> Change:
+    def begin(self, tick: int, *keys: Key, is_open_ended: bool = False) -> Change:
         """Register a change that is about to be sent; newer leases do not cover its answer."""
-        change = Change(keys, tick)
+        change = Change(keys, tick, is_open_ended)
         self._busy += 1
+        self._open_ended += is_open_ended
         self._stamp += 1
         for key in keys:
             others = self._flying.setdefault(key, [])
@@ -259,6 +263,7 @@ class Changes:
     def end(self, change: Change) -> None:
         """Remove a change that has been answered, or whose caller no longer waits."""
         self._busy -= 1
+        self._open_ended -= change.is_open_ended
         self._stamp += 1
         for key in change.keys:
             others = self._flying[key]
@@ -286,6 +291,10 @@ class Changes:
     def touches(self, key: Key) -> bool:
         """Return True if a change of this name or inode is under way."""
         return key in self._flying
+
+    def may_touch(self, ino: Ino) -> bool:
+        """Return True if a change under way may affect the attributes of an inode."""
+        return self._open_ended > 0 or ino in self._flying
 
     def touches_names(self, directory: Ino) -> bool:
         """Return True if a change of any name in the directory is under way."""

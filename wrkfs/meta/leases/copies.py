@@ -28,7 +28,8 @@ class LeasedCopies:
 
     async def clone(self, source: Ino, parent: Ino, name: bytes, *, replace: bool = False) -> Attr:
         if replace:
-            async with self._removing(), self._leases.changing((parent, name), parent):
+            changing = self._leases.changing((parent, name), parent, is_open_ended=True)
+            async with self._removing(), changing:
                 return await self._inner.copies.clone(source, parent, name, replace=True)
         async with self._leases.changing((parent, name), parent):
             attr = await self._inner.copies.clone(source, parent, name)
@@ -47,7 +48,7 @@ class LeasedCopies:
 
     async def remove_snapshot(self, name: bytes) -> None:
         keys = (SNAPSHOTS_INO, name), SNAPSHOTS_INO
-        async with self._removing(), self._leases.changing(*keys):
+        async with self._removing(), self._leases.changing(*keys, is_open_ended=True):
             await self._inner.copies.remove_snapshot(name)
 
     @asynccontextmanager

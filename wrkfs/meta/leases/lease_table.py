@@ -186,6 +186,12 @@ class LeaseTable:
         entry = None if cached is None else cached.names.get(name)
         return None if entry is None else entry.ino
 
+    def inodes_of(self, *names: tuple[Ino, bytes]) -> tuple[set[Ino], bool]:
+        """Return the inodes of names that will change, and whether the cache knows all of them."""
+        inos = {ino for ino in (self.ino_of(*name) for name in names) if ino is not None}
+        is_sure = all(self.knows(*name) and not self.changes.touches(name) for name in names)
+        return inos, is_sure
+
     def knows(self, parent: Ino, name: bytes) -> bool:
         """Return True if the cache knows the inode of a name, or that the name does not exist."""
         cached = self.directories.get(parent)
@@ -308,13 +314,15 @@ class LeaseTable:
 
     # -- own changes --
 
-    def begin_change(self, *keys: Key) -> Change:
-        """Register a change by this session. Until `end_change`, the cache serves nothing that it
-        affects.
+    def begin_change(self, *keys: Key, is_open_ended: bool = False) -> Change:
+        """Register a change by this session.
+
+        Until `end_change`, the cache serves nothing that `keys` name. If the change is open-ended,
+        the session also decides no change by itself.
         """
         self.grow(_ANSWER)
         self._reserved += _ANSWER
-        return self.changes.begin(self._tick, *keys)
+        return self.changes.begin(self._tick, *keys, is_open_ended=is_open_ended)
 
     def end_change(self, change: Change) -> None:
         """Remove a change that has been answered, or whose caller no longer waits."""

@@ -284,9 +284,9 @@ class LeaseLifecycle:
     # -- own changes --
 
     @asynccontextmanager
-    async def changing(self, *keys: Key) -> AsyncIterator[Change]:
-        """Run a change by this session in the body; the cache serves nothing that it affects."""
-        change = self._table.begin_change(*keys)
+    async def changing(self, *keys: Key, is_open_ended: bool = False) -> AsyncIterator[Change]:
+        """Run a change by this session in the body; see `LeaseTable.begin_change`."""
+        change = self._table.begin_change(*keys, is_open_ended=is_open_ended)
         try:
             yield change
         except BaseException as error:

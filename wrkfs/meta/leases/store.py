@@ -249,7 +249,7 @@ class LeasedMeta:
         try:
             with opens.barred():
                 await opens.sustain(opens.all)
-                await self._remove(parent, name, remove)
+                await self._remove(parent, name, remove, is_tree=True)
         finally:
             self.leases.give_back_all()
         await self.leases.wait_dropped()
@@ -260,6 +260,8 @@ class LeasedMeta:
         name: bytes,
         call: Callable[[], Awaitable[int | None]],
         subdirectories: int = 0,
+        *,
+        is_tree: bool = False,
     ) -> int | None:
         """Remove a name by `call`, and update the cache.
 
@@ -267,10 +269,9 @@ class LeasedMeta:
         """
         table, leases = self.table, self.leases
         ino = table.ino_of(parent, name)
-        keys: list[Key] = [(parent, name), parent]
-        if ino is not None:
-            keys.append(ino)
-        async with leases.changing(*keys) as change:
+        inos, is_sure = table.inodes_of((parent, name))
+        keys: list[Key] = [(parent, name), parent, *inos]
+        async with leases.changing(*keys, is_open_ended=is_tree or not is_sure) as change:
             with leases.opens.barred():
                 await leases.opens.sustain(self._opens_of(parent, name))
                 at_ns = await call()
@@ -303,10 +304,11 @@ class LeasedMeta:
         flags: RenameFlags = RenameFlags.NONE,
     ) -> Moved | None:
         table, leases = self.table, self.leases
-        source, target = table.ino_of(parent, name), table.ino_of(new_parent, new_name)
-        inos = [ino for ino in (source, target) if ino is not None]
-        keys: set[Key] = {(parent, name), (new_parent, new_name), parent, new_parent, *inos}
-        async with leases.changing(*keys) as change:
+        target = table.ino_of(new_parent, new_name)
+        names = (parent, name), (new_parent, new_name)
+        inos, is_sure = table.inodes_of(*names)
+        keys: set[Key] = {*names, parent, new_parent, *inos}
+        async with leases.changing(*keys, is_open_ended=not is_sure) as change:
             with leases.opens.barred():
                 # The new place of a moved file may have no lease.
                 await leases.opens.sustain(self._opens_of(parent, name))
@@ -328,7 +330,7 @@ class LeasedMeta:
                 return moved
             for ino in inos:
                 table.drop_attr(ino)
-            for directory, changed_name in ((parent, name), (new_parent, new_name)):
+            for directory, changed_name in names:
                 table.drop_unknown(directory, changed_name)
                 cached = table.directories.get(directory)
                 if cached is not None:
@@ -376,7 +378,9 @@ class LeasedMeta:
         if_absent: bool = False,
     ) -> bool:
         opens = self.leases.opens
-        async with self.leases.changing((parent, name), parent, ino):
+        replaced, is_sure = self.table.inodes_of((parent, name))
+        keys: set[Key] = {(parent, name), parent, ino, *replaced}
+        async with self.leases.changing(*keys, is_open_ended=not is_sure):
             with opens.barred():
                 await opens.sustain(self._opens_of(parent, name))
                 is_new = await self._inner.publish(

@@ -17,7 +17,7 @@ from wrkfs.meta.delegations.journal import Journal, left_journals
 from wrkfs.meta.delegations.store import DelegatedMeta
 from wrkfs.meta.postgres import sessions
 from wrkfs.meta.postgres.store import PostgresMeta
-from wrkfs.types import ROOT_INO, Caller
+from wrkfs.types import ROOT_INO, Caller, SetAttr
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -228,6 +228,25 @@ async def test_a_refused_batch_is_told_and_the_session_goes_on(
     other = await pg_volume.session()
     await other.lookup(kept.ino, b"later")
     assert await pg_volume.broken_invariants() == []
+
+
+async def test_a_batch_with_the_row_of_a_removed_inode_is_refused(
+    mount: Mount, pg_volume: InPostgres
+) -> None:
+    meta = await mount()
+    home = await meta.mkdir(ROOT_INO, b"home", 0o755, ALICE)
+    sub = await meta.mkdir(home.ino, b"sub", 0o755, ALICE)
+    await meta.sync()
+    await meta.setattr(sub.ino, SetAttr(mode=0o700))
+    removed = "UPDATE inode SET nlink = $2 WHERE ino = $1 RETURNING 1"
+    await pg_volume.rows(removed, sub.ino, 0)
+    with provoked("wrkfs.meta.delegations.flusher"), pytest.raises(StorageError):
+        await meta.sync()
+    (row,) = await pg_volume.rows(
+        "SELECT nlink, mode & 511 mode FROM inode WHERE ino = $1", sub.ino
+    )
+    assert (row["nlink"], row["mode"]) == (0, 0o755)
+    await pg_volume.rows(removed, sub.ino, sub.nlink)
 
 
 async def test_a_recalled_directory_is_not_decided_here_until_the_recall_is_answered(

@@ -46,7 +46,8 @@ BEGIN
         v_fresh := ARRAY(SELECT g.ino FROM unnest(a_ino, a_new) AS g (ino, new) WHERE g.new);
     END IF;
     PERFORM wrkfs.lock_inodes(a_ino || a_gone_ino);
-    SELECT count(*),
+    -- An inode without a name has no delegation: its row would come back to life.
+    SELECT count(*) FILTER (WHERE i.nlink > 0),
         coalesce(sum(-(i.size - i.holes - i.borrowed)) FILTER (WHERE i.mode >> 12 = 8), 0),
         coalesce(bool_or(i.borrowed > 0), false)
     INTO v_there, v_bytes, v_borrowed FROM inode i WHERE i.ino = ANY (a_ino);
