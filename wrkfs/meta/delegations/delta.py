@@ -103,9 +103,12 @@ class Delta:
     ) -> None:
         """Make a name refer to an inode; `fresh` if the name did not exist before this change."""
         key = (parent, name)
+        before = self._names.get(key)
         if fresh and key not in self._names:
             self._fresh.add(key)
-        elif self._names.get(key) is None and key in self._names:
+        elif before is not None:
+            cookie = before[1]  # a name that gets another inode keeps its place in the listing
+        elif key in self._names:
             self._moved.add(key)
         self._names[key] = (ino, cookie)
         self._touch(parent)

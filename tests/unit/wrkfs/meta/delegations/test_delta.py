@@ -18,7 +18,8 @@ HOME = Ino(7)
 FILE = Ino(20)
 ARRAYS = 36
 """Number of arrays that `Delta.arguments` returns."""
-CUT_NAME, PUT_NAME, PUT_INO, EMPTIED, EXTENT_INO, GONE_INO, WASTE = 15, 17, 18, 22, 23, 29, 34
+CUT_NAME, PUT_NAME, PUT_INO, PUT_COOKIE = 15, 17, 18, 19
+EMPTIED, EXTENT_INO, GONE_INO, WASTE = 22, 23, 29, 34
 """Positions of some of the arrays."""
 
 
@@ -92,6 +93,22 @@ def test_an_emptied_file_drops_extents_of_the_same_batch() -> None:
 def test_a_replaced_name_keeps_its_place() -> None:
     arguments = made(delta.put_record(HOME, b"f", Ino(21), 21)).arguments()
     assert (arguments[CUT_NAME], arguments[PUT_INO]) == ([], [21])
+
+
+def test_a_new_name_keeps_its_place_when_another_inode_replaces_the_first() -> None:
+    replaced = delta.put_record(HOME, b"f", Ino(21), 99)
+    arguments = made(*CREATION, replaced).arguments()
+    assert (arguments[PUT_INO], arguments[PUT_COOKIE]) == ([21], [20])
+
+
+def test_a_name_that_is_made_again_keeps_its_new_place_after_a_replacement() -> None:
+    arguments = made(
+        delta.cut_record(HOME, b"f"),
+        delta.put_record(HOME, b"f", Ino(21), 21, fresh=True),
+        delta.put_record(HOME, b"f", Ino(22), 99),
+    ).arguments()
+    assert arguments[CUT_NAME] == [b"f"]
+    assert (arguments[PUT_INO], arguments[PUT_COOKIE]) == ([22], [21])
 
 
 def test_a_name_that_is_made_again_gets_a_new_place() -> None:
