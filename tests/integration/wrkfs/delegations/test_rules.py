@@ -128,8 +128,8 @@ class Pair:
             if step.session < len(self._holders) and step.picks[-1] % 4:
                 self._holders[step.session]._grants._not_before.clear()
             mine = await left.play(step)
-            self._bury(moments)
             other = await right.play(step)
+            self._bury(moments)
             done.append(f"{at} {step}: {str(other)[:300]}")
             if mine != other:
                 pytest.fail(
