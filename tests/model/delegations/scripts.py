@@ -139,6 +139,16 @@ SCRIPTS: dict[str, dict[str, Any]] = {
         "programs": [(1, [MAKE, ("look", E, b"h")]), (2, [("create", E, b"h"), LOOK])],
         "warm": BOTH,
     },
+    # The cache knows an inode, but not its name. A commit waits for no lock of the kernel.
+    "unnamed": {
+        "programs": [(1, [("unlink", D, b"f")]), (1, [("write", F), ("fsync",)])],
+        "warm": [
+            (1, ("look", D, b"h")),
+            (1, ("stat", F)),
+            (1, ("create", D, b"h")),
+            (1, ("fsync",)),
+        ],
+    },
     # Batches whose answer is lost.
     "repeat-write": {
         "programs": [(1, [("write", F), ("fsync",)]), (HTTP, [("write", F)]), (0, [("repeat", 1)])],

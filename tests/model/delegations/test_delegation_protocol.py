@@ -27,6 +27,7 @@ from wrkfs.meta.delegations.flusher import Flusher
 from wrkfs.meta.delegations.grants import Grants
 from wrkfs.meta.delegations.ordered import OrderedStore
 from wrkfs.meta.leases import lease_table, lifecycle
+from wrkfs.meta.leases.cached_directory import Changes
 from wrkfs.types import Ino
 
 if TYPE_CHECKING:
@@ -190,6 +191,11 @@ def change_behind_changes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OrderedStore, "rename", rename)
 
 
+def decide_beside_removals(patch: pytest.MonkeyPatch) -> None:
+    """A change is decided while a call removes an inode by a name that the cache does not know."""
+    patch.setattr(Changes, "may_touch", Changes.touches)
+
+
 FAULTS: dict[Callable[[pytest.MonkeyPatch], None], str] = {
     end_at_once: "look",
     write_no_journal: "kill",
@@ -201,6 +207,7 @@ FAULTS: dict[Callable[[pytest.MonkeyPatch], None], str] = {
     ignore_recalls_of_requests: "grant",
     read_behind_changes: "freeze",
     change_behind_changes: "cycle",
+    decide_beside_removals: "unnamed",
 }
 
 

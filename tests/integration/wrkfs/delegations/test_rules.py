@@ -12,7 +12,7 @@ import pytest
 from tests.harness.volumes.differential import Player
 from tests.harness.volumes.metastore import Delegated, InPostgres, WithUpkeep
 from tests.harness.volumes.random_steps import Step, sequence
-from wrkfs.errors import WrkfsError
+from wrkfs.errors import NotFound, WrkfsError
 from wrkfs.meta.delegations import flusher
 from wrkfs.meta.delegations.local_changes import LocalChanges
 
@@ -92,6 +92,17 @@ async def rows(volume: InPostgres, player: Player) -> dict[str, list[str]]:
     return found
 
 
+def is_dead_listing(step: Step, mine: object, other: object) -> bool:
+    """Return True if a session lists a removed directory as empty.
+
+    A rename can replace a directory whose name the session does not know. The session keeps its
+    lease until it needs the room, and answers from it. A kernel asks for no listing of a removed
+    directory. So this is not compared, and a listing of a living directory that does not exist in
+    the database would not be found here.
+    """
+    return step.verb == "readdir" and mine == [] and other is NotFound
+
+
 class Pair:
     """A volume with sessions that take delegations, and one with plain sessions."""
 
@@ -131,7 +142,7 @@ class Pair:
             other = await right.play(step)
             self._bury(moments)
             done.append(f"{at} {step}: {str(other)[:300]}")
-            if mine != other:
+            if mine != other and not is_dead_listing(step, mine, other):
                 pytest.fail(
                     "\n".join(
                         [
