@@ -386,6 +386,11 @@ class LeasedMeta:
                 is_new = await self._inner.publish(
                     ino, parent, name, if_version=if_version, if_absent=if_absent
                 )
+            # The replaced inode may be open, and leases no longer cover it.
+            await self.table.on_drop((), replaced)
+            for one in replaced:
+                self.table.drop_attr(one)
+            self.table.drop_unknown(parent, name)
             self._forget(parent, name)
         return is_new
 

@@ -156,3 +156,25 @@ async def test_nothing_below_a_tree_that_is_being_removed_changes(
     await meta.remove_tree(home, b"sub")
     await meta.sync()
     assert await pg_volume.rows("SELECT 1 FROM inode WHERE ino = $1", below.ino) == []
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+async def test_a_published_file_ends_what_is_cached_of_the_one_before(
+    meta: DelegatedMeta, other: PostgresMeta, pg_volume: InPostgres, is_named: bool
+) -> None:
+    home = await other.mkdir(ROOT_INO, b"home", 0o755, ALICE)
+    file, _ = await other.create(home.ino, b"f", 0o644, ALICE, exclusive=True)
+    await other.release(file.attr.ino)
+    await meta.getattr(home.ino)
+    await meta.getattr(file.attr.ino)
+    if is_named:
+        await meta.lookup(home.ino, b"f")
+    await meta.mkdir(home.ino, b"sub", 0o755, ALICE)
+    assert meta.table.directories[home.ino].delegated
+
+    new = await meta.create_unlinked(0o600, ALICE)
+    assert not await meta.publish(new.attr.ino, home.ino, b"f")
+    await meta.touch({file.attr.ino: LATER})
+    await meta.sync()
+    assert (await other.lookup(home.ino, b"f")).ino == new.attr.ino
+    await meta.release(new.attr.ino)
