@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -15,6 +16,7 @@ from tests.harness.volumes.random_steps import Step, sequence
 from wrkfs.errors import NotFound, WrkfsError
 from wrkfs.meta.delegations import flusher
 from wrkfs.meta.delegations.local_changes import LocalChanges
+from wrkfs.types import StatFs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -92,6 +94,11 @@ async def rows(volume: InPostgres, player: Player) -> dict[str, list[str]]:
     return found
 
 
+def without_bytes(usage: object) -> object:
+    """Return the usage of a volume without the number of bytes."""
+    return replace(usage, bytes_used=0) if isinstance(usage, StatFs) else usage
+
+
 def is_dead_listing(step: Step, mine: object, other: object) -> bool:
     """Return True if a session lists a removed directory as empty.
 
@@ -142,6 +149,8 @@ class Pair:
             other = await right.play(step)
             self._bury(moments)
             done.append(f"{at} {step}: {str(other)[:300]}")
+            if step.verb == "statfs" and await self._shares_bytes():
+                mine, other = without_bytes(mine), without_bytes(other)
             if mine != other and not is_dead_listing(step, mine, other):
                 pytest.fail(
                     "\n".join(
@@ -186,7 +195,23 @@ class Pair:
             await rows(volume, player)
             for volume, player in zip(self._volumes, self._players, strict=True)
         ]
+        if await self._shares_bytes():
+            for kinds in (left, right):
+                kinds["inode"] = [row.partition(", 'borrowed'")[0] for row in kinds["inode"]]
+                kinds["trash"] = [row.partition(", 'bytes'")[0] for row in kinds["trash"]]
         assert left == right
+
+    async def _shares_bytes(self) -> bool:
+        """Return True if inodes that lend bytes to others are in the trash of a volume.
+
+        If the borrower lets go of the bytes in the same batch as the owner is removed, they count
+        as the owner's; call by call, they count as shared. So the bytes of these inodes are not
+        compared. `fsck` compares the sum of each volume with its rows.
+        """
+        counts = [
+            await volume.rows("SELECT 1 FROM shared_slice LIMIT 1") for volume in self._volumes
+        ]
+        return any(counts)
 
     async def _compare_once(self, readers: list[PostgresMeta]) -> None:
         dead = self._players[0].dead
@@ -197,6 +222,8 @@ class Pair:
         for picture in shown:
             trash = cast("list[tuple[int, ...]]", picture["trash"])
             picture["trash"] = [one for one in trash if one[0] not in dead]
+            if await self._shares_bytes():
+                picture["usage"] = without_bytes(picture["usage"])
         assert shown[0] == shown[1]
 
 
