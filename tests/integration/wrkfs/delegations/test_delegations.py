@@ -8,7 +8,6 @@ import stat
 from typing import TYPE_CHECKING
 
 import pytest
-import pytest_asyncio
 
 from tests.harness.logs import provoked
 from wrkfs.errors import (
@@ -20,44 +19,18 @@ from wrkfs.errors import (
     StorageError,
 )
 from wrkfs.meta.delegations.journal import Journal
-from wrkfs.meta.delegations.store import DelegatedMeta
-from wrkfs.meta.postgres.store import PostgresMeta
 from wrkfs.types import ROOT_INO, Caller, Commit, Extent, SetAttr, SliceId
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
     from tests.harness.volumes.metastore import InPostgres
+    from wrkfs.meta.delegations.store import DelegatedMeta
     from wrkfs.meta.postgres.links import Rows
+    from wrkfs.meta.postgres.store import PostgresMeta
     from wrkfs.types import Ino
 
 ALICE = Caller(1000, 1000)
 BACKGROUND = {"heartbeat", "reap", "survey", "reserve", "apply", "sustain_all", "release"}
 """Calls that no caller waits for."""
-
-
-@pytest_asyncio.fixture
-async def other(pg_volume: InPostgres) -> PostgresMeta:
-    """A session without leases, like that of the HTTP API."""
-    return await pg_volume.session()
-
-
-@pytest.fixture
-def store(pg_volume: InPostgres) -> PostgresMeta:
-    """The database behind `meta`."""
-    return PostgresMeta(pg_volume.config, leases=True, delegates=True)
-
-
-@pytest_asyncio.fixture
-async def meta(
-    store: PostgresMeta, pg_volume: InPostgres, tmp_path: Path
-) -> AsyncIterator[DelegatedMeta]:
-    """A session with delegations."""
-    made = DelegatedMeta(store, pg_volume.config.schema, tmp_path / "journals")
-    await made.start()
-    yield made
-    await made.close()
 
 
 @pytest.fixture

@@ -6,45 +6,21 @@ import asyncio
 import os
 from typing import TYPE_CHECKING
 
-import pytest
-import pytest_asyncio
-
 from wrkfs.meta.delegations.store import DelegatedMeta
 from wrkfs.meta.postgres.store import PostgresMeta
 from wrkfs.types import ROOT_INO, Caller
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
+
+    import pytest
 
     from tests.harness.volumes.metastore import InPostgres
     from wrkfs.meta.interface.delegations import Batch
     from wrkfs.types import Attr, Ino, SessionId
 
 ALICE = Caller(1000, 1000)
-
-
-@pytest_asyncio.fixture
-async def other(pg_volume: InPostgres) -> PostgresMeta:
-    """A session without leases, like that of the HTTP API."""
-    return await pg_volume.session()
-
-
-@pytest.fixture
-def store(pg_volume: InPostgres) -> PostgresMeta:
-    """The database behind `meta`."""
-    return PostgresMeta(pg_volume.config, leases=True, delegates=True)
-
-
-@pytest_asyncio.fixture
-async def meta(
-    store: PostgresMeta, pg_volume: InPostgres, tmp_path: Path
-) -> AsyncIterator[DelegatedMeta]:
-    """A session with delegations."""
-    made = DelegatedMeta(store, pg_volume.config.schema, tmp_path / "journals")
-    await made.start()
-    yield made
-    await made.close()
 
 
 async def test_a_recall_before_the_answer_of_mkdir_ends_the_delegation(

@@ -5,50 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-import pytest_asyncio
 
-from wrkfs.meta.delegations.store import DelegatedMeta
-from wrkfs.meta.postgres.store import PostgresMeta
 from wrkfs.types import ROOT_INO, Caller, Ino, SetAttr
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-    from pathlib import Path
+    from collections.abc import Awaitable, Callable
+    from typing import TypeAlias
 
     from tests.harness.volumes.metastore import InPostgres
+    from wrkfs.meta.delegations.store import DelegatedMeta
+    from wrkfs.meta.postgres.store import PostgresMeta
+
+    BeforeAnswer: TypeAlias = Callable[[str, Callable[[], Awaitable[object]]], None]
 
 ALICE = Caller(1000, 1000)
 LATER = 4_000_000_000_000_000_000
 """An access time in the future, in nanoseconds."""
 
 
-@pytest_asyncio.fixture
-async def other(pg_volume: InPostgres) -> PostgresMeta:
-    """A session without leases, like that of the HTTP API."""
-    return await pg_volume.session()
-
-
 @pytest.fixture
-def store(pg_volume: InPostgres) -> PostgresMeta:
-    """The database behind `meta`."""
-    return PostgresMeta(pg_volume.config, leases=True, delegates=True)
-
-
-@pytest_asyncio.fixture
-async def meta(
-    store: PostgresMeta, pg_volume: InPostgres, tmp_path: Path
-) -> AsyncIterator[DelegatedMeta]:
-    """A session with delegations."""
-    session = DelegatedMeta(store, pg_volume.config.schema, tmp_path / "journals")
-    await session.start()
-    yield session
-    await session.close()
-
-
-@pytest.fixture
-def before_answer(
-    store: PostgresMeta, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str, Callable[[], Awaitable[object]]], None]:
+def before_answer(store: PostgresMeta, monkeypatch: pytest.MonkeyPatch) -> BeforeAnswer:
     """Return a function that sets what happens between a call's end in the database and here."""
 
     def patch(name: str, step: Callable[[], Awaitable[object]]) -> None:
@@ -83,7 +59,7 @@ async def test_an_access_time_does_not_bring_a_removed_directory_back(
     meta: DelegatedMeta,
     other: PostgresMeta,
     pg_volume: InPostgres,
-    before_answer: Callable[[str, Callable[[], Awaitable[object]]], None],
+    before_answer: BeforeAnswer,
 ) -> None:
     await pg_volume.keep_trash()
     home, sub = await delegated(meta, other)
@@ -97,7 +73,7 @@ async def test_a_change_of_attributes_does_not_move_a_directory_back(
     meta: DelegatedMeta,
     other: PostgresMeta,
     pg_volume: InPostgres,
-    before_answer: Callable[[str, Callable[[], Awaitable[object]]], None],
+    before_answer: BeforeAnswer,
 ) -> None:
     home, sub = await delegated(meta, other)
     away = await other.mkdir(ROOT_INO, b"away", 0o755, ALICE)
@@ -112,7 +88,7 @@ async def test_an_access_time_does_not_bring_a_replaced_directory_back(
     meta: DelegatedMeta,
     other: PostgresMeta,
     pg_volume: InPostgres,
-    before_answer: Callable[[str, Callable[[], Awaitable[object]]], None],
+    before_answer: BeforeAnswer,
 ) -> None:
     await pg_volume.keep_trash()
     home, sub = await delegated(meta, other)
@@ -127,7 +103,7 @@ async def test_a_change_of_attributes_does_not_bring_a_removed_file_back(
     meta: DelegatedMeta,
     other: PostgresMeta,
     pg_volume: InPostgres,
-    before_answer: Callable[[str, Callable[[], Awaitable[object]]], None],
+    before_answer: BeforeAnswer,
 ) -> None:
     await pg_volume.keep_trash()
     home = await other.mkdir(ROOT_INO, b"home", 0o755, ALICE)
@@ -148,7 +124,7 @@ async def test_nothing_below_a_tree_that_is_being_removed_changes(
     meta: DelegatedMeta,
     other: PostgresMeta,
     pg_volume: InPostgres,
-    before_answer: Callable[[str, Callable[[], Awaitable[object]]], None],
+    before_answer: BeforeAnswer,
 ) -> None:
     home, sub = await delegated(meta, other)
     below = await meta.mkdir(sub, b"below", 0o755, ALICE)
