@@ -6,6 +6,7 @@ Each area adds a module to a folder of `tests/harness/` and names it here.
 fixture                 scope     gives
 ======================  ========  =================================================================
 `box_host`              function  a runc backend with boxes of the `debian` image
+`containers_rootfs`     session   root of the `containers` image, kept between runs
 `cluster`               module    a PostgreSQL server that tests may kill
 `daemon`                module    a real `boxd serve` with a state directory of its own
 `docker_daemon`         module    a real `boxd serve` with its boxes in `dockerd`
@@ -63,6 +64,7 @@ pytest_plugins: list[str] = [
     "tests.harness.servers.pg",
     "tests.harness.http.site",
     "tests.harness.boxes.suspending",
+    "tests.harness.boxes.program_image",
     "tests.plugins.failed_tests",
     "tests.plugins.figures",
     "tests.plugins.strict_logs",

@@ -26,7 +26,7 @@ from wrkfs.dirty import DirtyBudget
 from wrkfs.errors import NoData, StorageError, WrkfsError
 from wrkfs.layout import FileLayout
 from wrkfs.locks.manager import LockManager
-from wrkfs.meta.delegations.replay import replay_left
+from wrkfs.meta.delegations.replay import replay_left, replay_opened
 from wrkfs.meta.delegations.store import DelegatedMeta
 from wrkfs.meta.leases.store import LeasedMeta
 from wrkfs.meta.postgres.store import PostgresMeta
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from wrkfs.data.diskcache import DiskCache
     from wrkfs.data.interface import BlockStore
     from wrkfs.handle import FileHandle, OpenFile
+    from wrkfs.meta.delegations.replay import OpenJournals
     from wrkfs.meta.interface.store import MetaStore
     from wrkfs.reader import CacheUsage
     from wrkfs.types import Attr, Caller, Dentry, FileMap, Ino, Snapshot, Spot, StatFs
@@ -133,12 +134,14 @@ class Filesystem:
         limits: Limits = DEFAULT_LIMITS,
         leases: bool = False,
         journals: Path | None = None,
+        journals_left: OpenJournals | None = None,
     ) -> Filesystem:
         """Register a session of the volume; with `leases` it caches answers.
 
         With leases and a directory for `journals`, it also takes write delegations: it answers
         changes from its journal and sends them later. Without leases it only replays the journals
-        of dead processes in that directory. Raises Unavailable.
+        of dead processes, in that directory or in the one that `journals_left` opens. Raises
+        Unavailable.
         """
         delays = leases and journals is not None and not limits.durable_close
         store = PostgresMeta(config, kind=kind, leases=leases, delegates=delays)
@@ -149,6 +152,8 @@ class Filesystem:
             leased = LeasedMeta(store)
         elif journals is not None:
             store.watch_journals(partial(replay_left, store, config.schema, journals))
+        if journals_left is not None:
+            store.watch_journals(partial(replay_opened, store, config.schema, journals_left))
         await (leased or store).start()
         disk, blocks = await open_cache(config, limits), S3Blocks(config.store)
         prefix = config.store.prefix

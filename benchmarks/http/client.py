@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import socket
 import threading
 from dataclasses import dataclass
@@ -118,13 +117,6 @@ class Client:
             self._rest = self._rest[size + 2 :]
         self._until(place, b"\r\n")
         return b"".join(parts)
-
-
-def processor_s(pid: int) -> float:
-    """Return the processor time of a process with all its threads, in seconds."""
-    with open(f"/proc/{pid}/stat", encoding="ascii") as file:
-        fields = file.read().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _socket(namespace: int | None) -> socket.socket:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from benchmarks.http.client import HOST, Client, processor_s
+from benchmarks.http.client import HOST, Client
 from benchmarks.latency import Times, measured
+from tests.harness.service.processes import processor_of_service
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -257,14 +258,14 @@ def add(
     counts: bool,
 ) -> None:
     """Do a transfer and add its rate. `work` may return its duration. A warm-up does not count."""
-    before, start = processor_s(target.daemon), time.perf_counter()
+    before, start = processor_of_service(target.daemon), time.perf_counter()
     told = work()
     seconds = time.perf_counter() - start if told is None else told
     if not counts:
         return
     rates.rates[side].append(moved / seconds / 1e6)
     if side == rates.ours:
-        rates.daemon_s += processor_s(target.daemon) - before
+        rates.daemon_s += processor_of_service(target.daemon) - before
         rates.moved += moved
 
 

@@ -20,6 +20,7 @@ import json
 import shutil
 import tempfile
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ from benchmarks.ssh.report import report
 from benchmarks.ssh.sshd import sshd
 from benchmarks.ssh.workloads import FULL, QUICK, Limit, Side, Size, measure
 from tests.e2e.service import Person, Service
+from tests.harness.service.processes import processor_of_service
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -77,7 +79,10 @@ def _boxd(directory: Path) -> Iterator[tuple[Side, Person]]:
         service.start()
         person = Person(service, directory / "home")
         person.run(BOX, f"mkdir {PLACE}")
-        meters = {"daemon": _cpu(service.daemon_pid()), "agent": _cpu(_agent(person))}
+        meters: dict[str, Callable[[], float]] = {
+            "daemon": partial(processor_of_service, service.daemon_pid()),
+            "agent": _cpu(_agent(person)),
+        }
         yield Side("boxd", service.ssh_port, BOX, PLACE, person.options, meters), person
     finally:
         service.close()

@@ -27,6 +27,7 @@ class Action(StrEnum):
     REMOVE_BOX = "remove a box"
     SUSPEND_BOX = "suspend or resume a box"
     PIN_BOX = "pin a box"
+    KEEP_BOX = "keep a box"
     SNAPSHOT_BOX = "snapshot or fork a box"
     RELAY_BOX = "reach a confidential box"
     SHARE_BOX = "share a box"
@@ -82,6 +83,7 @@ TABLE: dict[Action, Rule] = {
     Action.REMOVE_BOX: Rule(_ACCOUNT, scoped=True),
     Action.SUSPEND_BOX: Rule(_ACCOUNT, scoped=True),
     Action.PIN_BOX: Rule(_ACCOUNT, scoped=True),
+    Action.KEEP_BOX: Rule(_ACCOUNT, scoped=True),
     Action.SNAPSHOT_BOX: Rule(_ACCOUNT, scoped=True),
     Action.RELAY_BOX: Rule(_SSH, scoped=False),
     Action.SHARE_BOX: Rule(_SSH, scoped=False),

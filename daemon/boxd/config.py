@@ -22,7 +22,7 @@ from boxd.names.dsn import parse_dsn, read_dsn_file
 from boxd.names.duration import format_duration, parse_duration, parse_seconds
 from boxd.names.flag import Flag, Group
 from boxd.names.hosts import parse_domain, parse_host_names, parse_origins
-from boxd.names.size import parse_count, parse_size
+from boxd.names.size import parse_count, parse_size, parse_spares
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -174,6 +174,18 @@ class Config:
             )
         ),
     )
+    privileged_boxes: bool = field(
+        default=False,
+        metadata=_flags(
+            Flag(
+                "--privileged-boxes",
+                Group.BACKEND,
+                "run boxes whose root is root of this host, if it lacks user namespaces: see "
+                "SECURITY.md",
+                default="off",
+            )
+        ),
+    )
 
     idle_timeout: timedelta = field(
         default=timedelta(minutes=2),
@@ -236,6 +248,18 @@ class Config:
         ),
     )
 
+    prepared_boxes: int = field(
+        default=1,
+        metadata=_flags(
+            Flag(
+                "--prepared-boxes",
+                Group.BOXES,
+                "keep this many frozen copies of the last template, which become new boxes at once",
+                "N",
+                parse_spares,
+            )
+        ),
+    )
     boxes_size: int | None = field(
         default=None,
         metadata=_flags(

@@ -15,21 +15,25 @@ import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from boxd.backends.checkpoint import criu, obstacles
 from boxd.backends.disks.volume import Volume
-from boxd.backends.host import cgroups, shares
+from boxd.backends.host import cgroups, id_maps, shares
+from boxd.backends.host.id_ranges import IdRange
 from boxd.backends.host.names import HostNames
 from boxd.backends.host.run import run
 from boxd.backends.network import fence
 from boxd.backends.oci import lxcfs
 from boxd.backends.runc.backend import RuncBackend
+from boxd.backends.runc.containers import NO_USERS
 from boxd.backup import status as backups
 from boxd.embedded.postgres_cluster import DISTRIBUTION
 from boxd.embedded.statedir import lock_holder
 from boxd.errors import BoxdError, Unavailable
+from boxd.sandbox.id_claims import FIRST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +93,9 @@ def checks(config: Config, *, starting: bool = False) -> list[Check]:
     results.append(_disks(config))
     results.append(_shares())
     if config.backend == RuncBackend.name:
-        results.append(_limits_of_others())
+        results.append(_users(config))
+        if config.privileged_boxes:
+            results.append(_limits_of_others())
         results.append(_sizes())
     results.append(_cgroups())
     results.extend(_fence())
@@ -323,6 +329,32 @@ def _shares() -> Check:
     may = all(os.access(share.file(), os.W_OK) for share in lacking)
     finding += "; boxd raises it at startup" if may else ": one box can use it up"
     return Check(name, may, finding, remedy=shares.command(lacking), needed=False)
+
+
+def _users(config: Config) -> Check:
+    """Check whether boxes can have user namespaces."""
+    name = "user namespaces"
+    if config.privileged_boxes:
+        finding = "root in a box is root of this host, because of --privileged-boxes"
+        remedy = "start without --privileged-boxes"
+        return Check(name, ok=False, finding=finding, remedy=remedy, needed=False)
+    directory = _existing_parent(config.state_dir)
+    try:
+        with tempfile.TemporaryDirectory(dir=directory) as place:
+            id_maps.require(IdRange(FIRST), Path(place), [directory])
+    except (Unavailable, OSError) as error:
+        return Check(name, ok=False, finding=str(error), remedy=NO_USERS)
+    if not has_patched_binding():
+        finding = "the drive cannot be mounted in boxes: pyfuse3 lacks the patch of this release"
+        return Check(name, ok=False, finding=finding, remedy="run scripts/pyfuse3", needed=False)
+    return Check(name, ok=True, finding="root in a box has no rights on this host")
+
+
+def has_patched_binding() -> bool:
+    """Return whether drives of this installation can be mounted with mapped ids."""
+    with suppress(metadata.PackageNotFoundError):
+        return "+wrkfs." in metadata.version("pyfuse3")
+    return False
 
 
 def _limits_of_others() -> Check:

@@ -21,7 +21,12 @@ from boxd.errors import Unavailable
 from boxd.images.catalog import Catalog
 from boxd.store.postgres.store import PostgresStore
 from boxd.workspaces.credentials import ExternalStore, ObjectStorage, StoreTarget
-from boxd.workspaces.journals import JOURNALS, journal_lines, journal_row, read_journals
+from boxd.workspaces.journals import (
+    journal_directories,
+    journal_lines,
+    journal_row,
+    read_journals,
+)
 from boxd.workspaces.provision import Provisioner
 from boxd.workspaces.seal import Sealer
 from boxd.workspaces.volume_admin import Row, credentials_text, listing, restore
@@ -124,7 +129,8 @@ async def volume_journals(config: Config) -> list[JournalRow]:
     Without a running service the rows name no workspace. Raises Unavailable if the directory
     cannot be read.
     """
-    journals = await asyncio.to_thread(read_journals, config.state_dir / JOURNALS)
+    directories = journal_directories(config.state_dir)
+    journals = await asyncio.to_thread(read_journals, directories)
     volumes: list[Volume] = []
     with suppress(Unavailable):
         async with _stored_volumes(config) as (store, _):
@@ -134,7 +140,7 @@ async def volume_journals(config: Config) -> list[JournalRow]:
 
 def show_journal(config: Config, name: str) -> Iterator[str]:
     """Yield a line for each change in a journal. Raises NotFound, Unavailable."""
-    return journal_lines(config.state_dir / JOURNALS, name)
+    return journal_lines(journal_directories(config.state_dir), name)
 
 
 @asynccontextmanager

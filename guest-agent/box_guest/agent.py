@@ -16,7 +16,7 @@ from box_guest.control.identity import reexecute
 from box_guest.control.link import DaemonLink
 from box_guest.control.socket import ControlServer
 from box_guest.control.standby import trim_memory
-from box_guest.drive.fusefs import drop_mount_right
+from box_guest.fuse.mounts import drop_mount_right
 from box_guest.process.process import Reaper
 from box_guest.shared.signals import restore_ignored
 
@@ -67,6 +67,8 @@ class Agent:
         """
         # `_serve` imports asyncssh, nine tenths of the agent's start-up time. The guest socket and
         # the reaper start before that.
+        if os.getpid() == 1 and not self._config.containers:
+            drop_mount_right()  # so that no child inherits it
         stopped = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -198,16 +200,11 @@ class _Duties:
 
 
 def prepare_box() -> None:
-    """Set the signals, umask, working directory and the CLI's symbolic link of a box.
-
-    As pid 1, also drop the right to mount from the bounding set, so that no child inherits it.
-    """
+    """Set the signals, umask, working directory and the CLI's symbolic link of a box."""
     # The interpreter itself ignores these two, and restores them in commands.
     restore_ignored(keep=frozenset({signal.SIGPIPE, signal.SIGXFSZ}))
     os.umask(UMASK)
     os.chdir("/")
-    if os.getpid() == 1:
-        drop_mount_right()
     if CLI.exists() and CLI_LINK.parent.is_dir() and not os.path.lexists(CLI_LINK):
         try:
             CLI_LINK.symlink_to(CLI)

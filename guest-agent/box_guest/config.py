@@ -50,6 +50,8 @@ class AgentConfig:
     env: dict[str, str]
     user: str
     relay_key: str | None = None
+    containers: bool = False
+    """Programs in the box may mount file systems, as Docker does."""
 
 
 def load(run_dir: Path) -> AgentConfig:
@@ -77,6 +79,7 @@ def load(run_dir: Path) -> AgentConfig:
         env=_env(path, data.get("env", {})),
         user=_text(path, data, "user") if "user" in data else DEFAULT_USER,
         relay_key=_text(path, data, "relay_key") if "relay_key" in data else None,
+        containers=data.get("containers") is True,
     )
 
 

@@ -119,9 +119,9 @@ TUNNEL_SOCKET = "tunnel.sock"
 AGENT_CONFIG = "config.json"
 """JSON: `box_id`, `name`, `hostname`, `daemon_key` (OpenSSH public key), `env` (object), `user`
 (optional: login user of sessions; default `root`), `relay_key` (optional: OpenSSH public key; the
-box is confidential, see `RELAY_HOST`). The agent ignores other fields. However, it restarts when
-this file or the host key changes. So a box that was restored from another box's memory detects its
-new identity."""
+box is confidential, see `RELAY_HOST`), `containers` (optional: true if programs in the box may
+mount file systems). The agent ignores other fields. However, it restarts when this file or the host
+key changes. So a box that was restored from another box's memory detects its new identity."""
 HOST_KEY = "host_key"
 """The agent's private key, OpenSSH format, mode 0600."""
 RELAY_HOST = "box-relay"

@@ -11,9 +11,7 @@ MAX_FILE = 500
 """Maximum length of a file in lines. LONG_FILES lists the exceptions."""
 LONG_FILES = {
     "daemon/boxd/backends/disks/disk.py": "one class, the disk of a box; its steps share the locks",
-    "daemon/boxd/backends/runc/memory.py": "save, restore and their failures; one state machine",
     "daemon/boxd/config.py": "one field for each flag, with its default and its help",
-    "daemon/boxd/service.py": "wires all parts in the order in which they start and stop",
     "daemon/boxd/workspaces/drive.py": "the operations of HTTP on a drive, one method each",
     "guest-agent/box_guest/mount/operations.py": "one method for each FUSE request",
     "objectserver/http.py": "one method for each S3 request",

@@ -141,11 +141,11 @@ def start_twice(drive: MountProcess, directory: Path) -> None:
 def lost_journals(directory: Path, log: str) -> list[str]:
     """Return the reports of lost journals: the log names them, and the operator can read them."""
     told = []
-    for journal in read_journals(directory):
+    for journal in read_journals([directory]):
         if journal.state == LOST:
             assert str(journal.path) in log
             row = journal_row(journal, [])
-            told += [*row, *journal_lines(directory, journal.path.name)]
+            told += [*row, *journal_lines([directory], journal.path.name)]
             shutil.rmtree(journal.path)
     return told
 

@@ -6,6 +6,7 @@ next call of a method fail, so that the layers above meet the errors a real back
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from boxd.backends.interface import BackendBox, BoxPlan, BoxStats, Capabilities, InitState
@@ -55,6 +56,8 @@ class FakeBackend:
         """By box id: what `oom_kills` answers."""
         self.lost: set[str] = set()
         """Ids of boxes whose memory cannot be brought back."""
+        self.runtimes: set[str] = set()
+        """Names of the OCI runtimes that boxes may have."""
         self.init_states: dict[str, InitState] = {}
         """By box id: how the init of a running box is doing; one that starts is well."""
 
@@ -105,6 +108,12 @@ class FakeBackend:
             any_image=False,
             why_no_suspend=why,
         )
+
+    async def require_kind(self, runtime: str, *, containers: bool) -> None:
+        """Knows the runtimes in `runtimes`."""
+        del containers
+        if runtime and runtime not in self.runtimes:
+            raise Unsupported(f"this host has no runtime {runtime!r}")
 
     async def expect(self, roots: Mapping[str, Path], first: str) -> None:
         """Boxes stand on the roots themselves: nothing takes long, and nothing is kept."""
@@ -262,6 +271,14 @@ class FakeBackend:
         if box.running:
             raise Conflict("the box runs")
         box.memory = self._kept(snapshot_id)
+
+    async def rename(self, box_id: str, hostname: str) -> None:
+        """Note the name of a frozen box."""
+        self._fail("rename")
+        box = self._boxes[box_id]
+        if not box.frozen:
+            raise Conflict("the box is not frozen")
+        box.plan = replace(box.plan, hostname=hostname, template=False)
 
     async def clone(self, plan: BoxPlan, snapshot_id: str) -> None:
         """A box with the snapshot's mark of memory."""

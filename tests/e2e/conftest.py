@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def service() -> Generator[Service]:
     """`make up`, and everything of it ended afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="boxd-e2e-"))
-    service = Service(folder / "state", "--preview-domain preview.internal")
+    service = Service(folder / "state", "--preview-domain preview.internal --boxes-size 4G")
     try:
         service.start()
         yield service

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from box_guest.mount import mountpoint as mounting
+from box_guest.fuse import tuning
 from tests.harness.mounts.drive import MountProcess
 from tests.harness.servers.detour import database_proxy, through_socket, through_store
 from tests.harness.servers.fault_proxy import Fault, StoreProxy, Toxic
@@ -193,7 +193,7 @@ def test_a_mount_can_be_stopped_in_any_outage(site: Site, broken: str) -> None:
     os.write(held, b"y" * SIZE if "store" in broken else b"y")
     # Exit status 1 tells that bytes could not be committed.
     assert site.mount.stop() in (0, 1)
-    assert mounting.device(site.path) is None
+    assert tuning.device(site.path) is None
     with pytest.raises(OSError, match="not connected"):
         os.write(held, b"z")
     with suppress(OSError):
@@ -205,7 +205,7 @@ def test_umount_works_while_the_database_is_gone(site: Site) -> None:
     (site.path / "before").write_bytes(b"x")
     site.database.down()
     subprocess.run(["umount", "--lazy", "--no-canonicalize", site.path], check=True, timeout=30)
-    assert mounting.device(site.path) is None
+    assert tuning.device(site.path) is None
     site.database.up()
     assert site.mount.wait() == 0
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from box_guest.mount import mountpoint as mounting
+from box_guest.fuse import tuning
 from tests.harness.mounts.drive import MountProcess
 from tests.harness.servers.detour import database_proxy, through_socket
 from tests.harness.servers.fault_proxy import Toxic
@@ -115,7 +115,7 @@ def test_without_the_database_the_next_mount_sends_them(
         )
     # Exit status 1 tells that changes could not be sent.
     assert (drive.wait() if way == "umount" else drive.stop()) == 1
-    assert mounting.device(drive.path) is None
+    assert tuning.device(drive.path) is None
     assert unsent(journals)
     if broken == "gone":
         database.up()

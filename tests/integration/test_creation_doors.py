@@ -43,6 +43,7 @@ class Made:
     grace: timedelta | None = None
     egress: str = "all"
     clamped: bool = False
+    durable: bool = False
 
 
 SPECS = {
@@ -56,6 +57,11 @@ SPECS = {
     "web:py:small^30m+20m": Made(ttl=30 * MINUTE, grace=20 * MINUTE, egress="none"),
     "ws1/web:py+1h": Made("ws1/web", "large", 2 * HOUR, HOUR, "none"),
     "ws1/web+:debian:large^2h+5m": Made("ws1/web", "large", 2 * HOUR, 5 * MINUTE),
+    "web!": Made(durable=True),
+    "web!+:debian:large": Made(flavor="large", durable=True),
+    "web!^2h+5m": Made(ttl=2 * HOUR, grace=5 * MINUTE, durable=True),
+    "ws1/web!:py": Made("ws1/web", "large", 2 * HOUR, 5 * MINUTE, "none", durable=True),
+    "web:lasting": Made(durable=True),
     "web^9000h": Made(ttl=TIER.deadline_max, clamped=True),
     "web^9999d": Made(ttl=TIER.deadline_max, clamped=True),
     "web^999999999d": Made(ttl=TIER.deadline_max, clamped=True),
@@ -123,9 +129,9 @@ async def served(entrance: Entrance) -> AsyncIterator[httpx.AsyncClient]:
 def shown(box: Box) -> Made:
     """The row of a new box."""
     ttl = None if box.deadline is None else box.deadline - box.created
-    assert (box.image, box.drive, box.durable, box.ephemeral) == ("debian", False, False, False)
+    assert (box.image, box.drive, box.ephemeral) == ("debian", False, False)
     assert (box.cpus, box.mem_mb) == ((2.0, 2048) if box.flavor == "large" else (1.0, 512))
-    return Made(box.ref, box.flavor, ttl, box.grace, box.egress, box.clamped)
+    return Made(box.ref, box.flavor, ttl, box.grace, box.egress, box.clamped, box.durable)
 
 
 @pytest.mark.timeout(300)
@@ -134,6 +140,8 @@ async def test_a_spec_means_the_same_at_every_door(front_door: Entrance, door: s
     enter, default = DOORS[door]
     client = front_door.client
     assert (await client.run("cli", PROFILE)).status == 0
+    lasting = "profiles set lasting --image debian --durable"
+    assert (await client.run("cli", lasting)).status == 0
     found: dict[str, Made] = {}
     ids: set[str] = set()
     async with served(front_door) as web:
@@ -146,7 +154,8 @@ async def test_a_spec_means_the_same_at_every_door(front_door: Entrance, door: s
             if spec not in BEFORE_FRESH:
                 assert (await client.run("cli", f"rm {box.ref}")).status == 0
     wanted = {
-        spec: made if made.ttl else replace(made, ttl=default) for spec, made in SPECS.items()
+        spec: made if made.ttl or made.durable else replace(made, ttl=default)
+        for spec, made in SPECS.items()
     }
     assert found == wanted
 

@@ -31,6 +31,13 @@ def test_the_built_image_is_fit_for_people(image_rootfs: Path) -> None:
     assert passwd == "root:x:0:0:root:/root:/bin/bash"
 
 
+@pytest.mark.timeout(900)
+def test_the_image_of_programs_has_jupyterlab(programs_rootfs: Path) -> None:
+    """Its first build needs the network, which tests in rooms lack."""
+    assert (programs_rootfs / "opt/jupyter/bin/jupyter-lab").exists()
+    assert not (programs_rootfs / "wheels").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_a_build_from_packages(tmp_path: Path) -> None:
@@ -56,3 +63,9 @@ async def test_a_root_that_lacks_a_program_is_not_kept(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="failed with status 1"):
         await build.build_root(recipe, target, IMAGES_DIR / "packages", lambda _: None)
     assert list(target.parent.iterdir()) == []
+
+
+def test_the_image_for_containers_has_docker(containers_rootfs: Path) -> None:
+    """Tests in rooms, which have no network, use the image that this test builds."""
+    for program in ("usr/bin/docker", "usr/sbin/dockerd", "usr/bin/fuse-overlayfs"):
+        assert (containers_rootfs / program).exists()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(900)
 
 ROOT = Path(__file__).parents[2]
-NOT_RUN = {"README.md": 1, "previews.md": 1, "tasks.md": 1}
+NOT_RUN = {"README.md": 1, "containers.md": 2, "previews.md": 1, "tasks.md": 1}
 """How many blocks of a page carry a reason why no test runs them."""
 NOT_TYPED = {"text": "a picture"}
 """Languages of blocks that are no commands."""
@@ -182,6 +182,14 @@ FORK = (
         },
     ),
 )
+KEEP = (
+    Step(f"{CLI} keep dev", "dev +yes +durable", {f"{CLI} ls": "dev .* durable"}),
+    Step(
+        "ssh -p 2222 'notes!'@127.0.0.1",
+        "^notes$",
+        {f"{CLI} ls": "notes .* durable", f"{CLI} keep --off dev": "dev +no"},
+    ),
+)
 PROFILES = (
     Step(f"{CLI} profiles set quiet", "quiet +debian +large +5m .* none"),
     Step(
@@ -190,6 +198,7 @@ PROFILES = (
         {"ssh -p 2222 x:lab@127.0.0.1 cat notes.txt": "note"},
     ),
     Step("ssh -p 2222 box:quiet@127.0.0.1", "", {f"{CLI} ls": "box .* large"}, (LEAVE,)),
+    Step(f"{CLI} profiles set lasting", "lasting +debian .* yes"),
 )
 CONFIDENTIAL = (
     Step("ssh -J", "", {f"{CLI} info secret": "confidential"}, (ACCEPT, LEAVE)),
@@ -208,7 +217,8 @@ DOCUMENTS = (Step("curl -s", r"^\["),)
 RUN = {
     "README.md": (FIVE_MINUTES,),
     "ssh.md": (SSH, SSH_CONFIG, SHARE),
-    "boxes.md": (SUSPEND, PIN),
+    "boxes.md": (SUSPEND, KEEP, PIN),
+    "containers.md": (),
     "drive.md": (DRIVE, TREE_SNAPSHOT, TRASH, TRASH_HTTP),
     "secrets.md": (SECRETS,),
     "snapshots.md": (SNAPSHOTS, FORK),

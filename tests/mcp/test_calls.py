@@ -122,6 +122,34 @@ async def test_a_pinned_box_is_removed_only_with_force(web: Web) -> None:
         assert (await client.call("fleet"))["boxes"] == []
 
 
+async def test_a_box_is_kept_and_given_back(web: Web) -> None:
+    async with talk(web) as client:
+        await client.call("box_spawn", spec="dev")
+        box = await client.call("box_keep", box="dev")
+        assert (box["durable"], box["removal"]) == (True, None)
+        box = await client.call("box_keep", box="dev", durable=False)
+        assert (box["durable"], box["removal"]["why"]) == (False, "unused")
+        assert (await client.call("box_spawn", spec="dev!"))["durable"]
+        assert (await client.call("box_spawn", spec="kept", durable=True))["durable"]
+        (_, kept) = (await client.call("fleet"))["boxes"]
+        assert (kept["name"], kept["durable"]) == ("kept", True)
+        text = await client.refusal("box_spawn", spec="dev:debian!")
+        assert text.startswith("'!' must follow the name directly")
+
+
+async def test_a_box_of_a_task_is_durable_only_if_it_stays(web: Web) -> None:
+    async with talk(web) as client:
+        text = await client.refusal("delegate", prompt="true", spec="job!")
+        assert text == (
+            "box job cannot be durable, because it is created for one task and removed after it:"
+            " omit the '!', or keep the box after the task (keep)"
+        )
+        assert (await client.call("fleet"))["boxes"] == []
+        await client.call("delegate", prompt="true", spec="job!", keep=True)
+        (box,) = (await client.call("fleet"))["boxes"]
+        assert (box["name"], box["durable"], box["deadline"]) == ("job", True, None)
+
+
 async def test_a_spec_of_another_profile_is_refused(web: Web) -> None:
     for name in ("lab", "bench"):
         await web.operations.profiles.set_profile(ALICE, name, "debian")

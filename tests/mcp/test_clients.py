@@ -46,6 +46,7 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("box_exec", {"box": BOX, "cmd": "rm -r /tmp/mcp-client"}),
     ("delegate", {"prompt": "echo done", "box": BOX}),
     ("box_pin", {"box": BOX, "for_s": 60}),
+    ("box_keep", {"box": BOX}),
     ("box_suspend", {"box": BOX}),
     ("box_resume", {"box": BOX}),
     ("box_fork", {"base": BOX, "name": "two"}),

@@ -250,7 +250,7 @@ ALLOWED_FILES = {
     "database password": {"state/postgres/password"},
     "SSH host key": {"state/keys/ssh_host_ed25519"},
     # The object server checks signatures with it.
-    "volume's store secret_key": {"state/objects/keys.json"},
+    "volume's store secret_key": {"state/objects/server/keys.json"},
 }
 """Where a secret of the service itself has its home, readable by root alone."""
 

@@ -33,7 +33,13 @@ async def main():
     over = asyncio.Event()
     told = os.open(sys.argv[1], os.O_WRONLY)
     tell = lambda text: os.write(told, text)
-    act = hangup.handler(lambda: (tell(b"stop\\n"), over.set()), lambda: tell(b"reread\\n"))
+    meaning = hangup.translator()
+    def act():
+        if meaning() == signal.SIGTERM:
+            tell(b"stop\\n")
+            over.set()
+        else:
+            tell(b"reread\\n")
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, act)
     tell(b"ready\\n")
     await over.wait()

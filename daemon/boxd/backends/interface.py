@@ -66,6 +66,10 @@ class BoxPlan:
     """Size limit of the writable layer in MiB, if the backend supports it; 0: none."""
     template: bool = False
     """The box exists only to be copied. Its snapshots do not keep a version of an image."""
+    oci_runtime: str = ""
+    """Name of the OCI runtime that runs the box. Empty: the default of the backend."""
+    containers: bool = False
+    """The box may run containers of its own. Its memory is never saved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,13 @@ class Backend(Protocol):
 
     def capabilities(self) -> Capabilities:
         """Return the supported features; valid after `setup`."""
+        ...
+
+    async def require_kind(self, runtime: str, *, containers: bool) -> None:
+        """Raise Unsupported if boxes cannot have this runtime, or containers of their own, here.
+
+        The error says what the operator can do. `runtime` empty: the default.
+        """
         ...
 
     async def expect(self, roots: Mapping[str, Path], first: str) -> None:
@@ -221,6 +232,13 @@ class Backend(Protocol):
 
         `drive` is the mount for its /wrk, if it had one. Raises MemoryLost if the memory cannot be
         restored: then nothing of the attempt remains, and `start` works.
+        """
+        ...
+
+    async def rename(self, box_id: str, hostname: str) -> None:
+        """Rename a frozen box that was created with `plan.template`, and make it an ordinary box.
+
+        Its processes see the new name when they run again.
         """
         ...
 

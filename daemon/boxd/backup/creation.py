@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from boxd.backup import status
 from boxd.backup.archive import CATALOGS, CONTENT, FILE, ArchiveWriter, Manifest, Row, StateFile
 from boxd.backup.target import archive_name, dated_after, expired
+from boxd.embedded.files import read_untrusted
 from boxd.errors import BoxdError, Unavailable
 from boxd.store.export import open_snapshot
 
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 INSTANCE = "instance"
 KEYS = "keys"
+KEYS_MAX = 64
+"""Maximum number of files in the directory of keys."""
+KEY_MAX = 1024 * 1024
+"""Maximum size of a file in the directory of keys, in bytes."""
 
 _log = logging.getLogger(__name__)
 
@@ -139,6 +144,21 @@ def _state_files(state: Path) -> list[StateFile]:
     if not (state / INSTANCE).is_file():
         raise Unavailable(f"{state} has no service yet: run `boxd serve` first")
     catalogs = (state / name for name in CATALOGS)
-    paths = [state / INSTANCE, *sorted((state / KEYS).iterdir()), *catalogs]
-    names = ((str(path.relative_to(state)), path) for path in paths if path.is_file())
-    return [StateFile(name, path.read_bytes()) for name, path in names if FILE.fullmatch(name)]
+    files = [
+        StateFile(path.name, path.read_bytes())
+        for path in (state / INSTANCE, *catalogs)
+        if path.is_file()
+    ]
+    # The front owns the keys, and may be hostile: links are left out.
+    keys = [path for path in sorted((state / KEYS).iterdir()) if not path.is_symlink()]
+    if len(keys) > KEYS_MAX:
+        raise Unavailable(f"{state / KEYS} has more than {KEYS_MAX} files; remove foreign ones")
+    names = ((f"{KEYS}/{path.name}", path) for path in keys if path.is_file())
+    return files + [StateFile(name, _key(path)) for name, path in names if FILE.fullmatch(name)]
+
+
+def _key(path: Path) -> bytes:
+    try:
+        return read_untrusted(path, KEY_MAX)
+    except ValueError as error:
+        raise Unavailable(f"the backup cannot have a key: {error}") from None

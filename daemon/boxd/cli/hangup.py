@@ -7,26 +7,26 @@ send it to daemons; such a signal must not stop the daemon.
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def handler(stop: Callable[[], None], reread: Callable[[], None]) -> Callable[[], None]:
-    """Return the handler of SIGHUP.
+def translator() -> Callable[[], signal.Signals]:
+    """Return a function that tells what a SIGHUP means.
 
-    The handler calls `stop` if the process has lost its current terminal, else `reread`.
+    It returns SIGTERM if the process has lost its current terminal, else SIGHUP.
     """
     had_terminal = _has_terminal()
 
-    def hang_up() -> None:
+    def meaning() -> signal.Signals:
         if had_terminal and not _has_terminal():
-            stop()
-        else:
-            reread()
+            return signal.SIGTERM
+        return signal.SIGHUP
 
-    return hang_up
+    return meaning
 
 
 def _has_terminal() -> bool:

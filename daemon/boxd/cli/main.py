@@ -1,4 +1,4 @@
-"""The command line: `boxd serve | doctor | down | images | volumes | backup | restore | openapi`.
+"""The command line: `boxd serve | doctor | down | images | volumes | backup | restore | ...`.
 
 Each command imports the service itself: the import takes more than a second, and Ctrl-C must end it
 without a traceback.
@@ -6,16 +6,15 @@ without a traceback.
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from box_guest.shared.command_line import CommandParser
 from box_guest.shared.unread import quietly
 from boxd import log
-from boxd.cli import backups, checking, images, serving, volumes
+from boxd.cli import backups, checking, images, sbom, serving, volumes
 from boxd.cli.parsers import COMMON, EVERYTHING, STARTING, parent
+from boxd.cli.printing import refused
 from boxd.cli.settings import config_of
-from boxd.errors import BadRequest, BoxdError
 
 if TYPE_CHECKING:
     import argparse
@@ -38,14 +37,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str] | None) -> int:
     arguments = parser().parse_args(argv)
     try:
-        config = config_of(arguments)
-        log.setup(verbose=config.verbose)
-        status: int = arguments.run(config, arguments)
-    except BoxdError as error:
-        print(f"boxd: {log.escape(log.redact(str(error)))}", file=sys.stderr)
-        return 2 if isinstance(error, BadRequest) else 1
+        return refused(lambda: _run(arguments))
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    config = config_of(arguments)
+    log.setup(verbose=config.verbose)
+    status: int = arguments.run(config, arguments)
     return status
 
 
@@ -59,6 +59,7 @@ def parser() -> argparse.ArgumentParser:
         ("serve", serving.serve, EVERYTHING, "run the service in the foreground; Ctrl-C stops it"),
         ("doctor", checking.doctor, STARTING, "check what this host supports"),
         ("openapi", checking.openapi, COMMON, "print the OpenAPI document of the HTTP API"),
+        ("sbom", sbom.sbom, COMMON, "print what is installed with the service, as CycloneDX JSON"),
         ("down", serving.down, EVERYTHING, DOWN_HELP),
     ):
         commands.add_parser(name, parents=[parent(groups)], help=text).set_defaults(run=run)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from contextlib import contextmanager
+import sys
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from boxd import log
+from boxd.errors import BadRequest, BoxdError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Self
 
     from rich.console import Console
 
@@ -24,6 +27,31 @@ def showing(console: Console) -> Iterator[Progress]:
         return
     with console.status("Starting") as status:
         yield Progress(console, status.update)
+
+
+class Steps:
+    """A progress display that is shown only within its context, which may be entered again.
+
+    Steps outside of the context are ignored.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._stack = ExitStack()
+        self._progress: Progress | None = None
+
+    def __enter__(self) -> Self:
+        self._progress = self._stack.enter_context(showing(self._console))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress = None
+        self._stack.close()
+
+    def __call__(self, text: str) -> None:
+        """Show a step."""
+        if self._progress is not None:
+            self._progress(text)
 
 
 class Progress:
@@ -50,6 +78,15 @@ class Progress:
 def say(console: Console, text: str) -> None:
     """Print one line without markup, highlighting or wrapping."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def refused(work: Callable[[], int]) -> int:
+    """Return the exit status of `work`; print the text of a BoxdError."""
+    try:
+        return work()
+    except BoxdError as error:
+        print(f"boxd: {log.escape(log.redact(str(error)))}", file=sys.stderr)
+        return 2 if isinstance(error, BadRequest) else 1
 
 
 def print_table(rows: Sequence[tuple[str, ...]]) -> None:

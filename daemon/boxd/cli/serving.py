@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import signal
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from boxd.cli import hangup
-from boxd.cli.printing import say, showing
+from boxd.cli.printing import Steps, refused, say, showing
 from boxd.errors import Unavailable
 
 if TYPE_CHECKING:
     import argparse
     import asyncio
-    from collections.abc import Callable
+    import socket
+    from collections.abc import Callable, Coroutine
 
     from rich.console import Console
 
     from boxd.config import Config
-    from boxd.service import StopMode
+    from boxd.service import Bound, Service, StopMode
 
+T = TypeVar("T")
+STOPPED = "Stopped."
 LAST_LINES = {
-    "everything": "Stopped.",
+    "everything": STOPPED,
     "daemon": "boxd stopped; boxes keep running, and the next start takes them over",
 }
 """The last line of output for each `StopMode`."""
@@ -34,15 +38,13 @@ MAX_OPEN_FILES = 65_536
 
 def serve(config: Config, arguments: argparse.Namespace) -> int:
     """Run the service until a signal stops it. Return the exit status. Raises BoxdError."""
-    import asyncio
-
-    import uvloop
-    from rich.console import Console
-
     from boxd import doctor
+    from boxd.embedded.statedir import hold_lock, make_private
+    from boxd.sandbox import capabilities
+    from boxd.service import Bound
 
     del arguments
-    console = Console(stderr=True)
+    capabilities.drop()
     missing = [
         check for check in doctor.checks(config, starting=True) if check.needed and not check.ok
     ]
@@ -51,9 +53,73 @@ def serve(config: Config, arguments: argparse.Namespace) -> int:
     if missing:
         return 1
     _allow_files()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve_until_stopped(config, console))
+    _share_queues()
+    make_private(config.state_dir)
+    lock = hold_lock(config.state_dir)
+    return _supervise(config, lock, Bound.of(config), serve=True)
+
+
+def _supervise(config: Config, lock: int, bound: Bound, *, serve: bool) -> int:
+    """Run the processes of the service until a signal stops them; return the exit status.
+
+    The first process and the helper hold `lock` until they end. `serve` false: the front only stops
+    everything that an earlier service left running.
+    """
+    from boxd.privileged import helper
+    from boxd.privileged.supervision import Supervision
+
+    def run_helper(control: socket.socket) -> int:
+        bound.close()
+        return refused(lambda: _run(helper.serve(config, control, serve=serve)))
+
+    def run_front(channel: socket.socket, ready: int) -> int:
+        os.close(lock)
+        return refused(lambda: _front(config, bound, channel, ready, serve=serve))
+
+    gc.freeze()  # the processes share the memory of the objects that exist now
+    return Supervision(run_helper, run_front, hangup.translator()).run()
+
+
+def _front(config: Config, bound: Bound, channel: socket.socket, ready: int, *, serve: bool) -> int:
+    """Run a front; return its exit status. Raises BoxdError."""
+    import asyncio
+
+    from rich.console import Console
+
+    from boxd.operator_files import OperatorFiles
+    from boxd.privileged import front
+    from boxd.service import Service
+
+    front.let_go_of_terminal()
+    console = Console(stderr=True)
+    files = OperatorFiles.read(config, serve=serve)
+    try:
+        with showing(console) as progress:
+            connection = _run(front.start_servers(channel, progress))
+    except asyncio.CancelledError:
+        say(console, STOPPED)
+        return 0
+    front.enter_sandbox(config, connection)
+
+    def service(progress: Steps) -> Service:
+        host = front.connect(config, connection, progress)
+        return Service(config, files, host, progress, bound)
+
+    if serve:
+        _run(serve_until_stopped(service, lambda: os.write(ready, b"1"), console))
+    else:
+        _run(_stop_left(service, console))
     return 0
+
+
+def _run(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine on the service's event loop; return its result."""
+    import asyncio
+
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)
 
 
 def _allow_files() -> None:
@@ -67,15 +133,32 @@ def _allow_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
-async def _serve_until_stopped(config: Config, console: Console) -> None:
+def _share_queues() -> None:
+    """Let boxes queue at most three quarters of the signals and messages that root may queue.
+
+    The kernel counts those of all boxes for root of the host as well, because root creates their
+    user namespaces. The limits of the creator at that time hold for all boxes together. Other
+    programs of root keep the rest.
+    """
+    for kind in (resource.RLIMIT_SIGPENDING, resource.RLIMIT_MSGQUEUE):
+        soft, hard = resource.getrlimit(kind)
+        if hard != resource.RLIM_INFINITY:
+            resource.setrlimit(kind, (min(soft, hard * 3 // 4), hard))
+
+
+async def serve_until_stopped(
+    make: Callable[[Steps], Service], on_ready: Callable[[], object], console: Console
+) -> None:
     """Serve until a signal arrives.
 
-    SIGINT stops everything. SIGTERM, and SIGHUP of a closed terminal, stop only the daemon; boxes
-    and mounts keep running. Any other SIGHUP reloads the settings files.
+    `make` creates the service. `on_ready` is called when users can connect.
+
+    SIGINT stops everything. SIGTERM stops only the daemon; boxes and mounts keep running. SIGHUP
+    reloads the settings files.
     """
     import asyncio
 
-    from boxd.service import Service, StopMode
+    from boxd.service import StopMode
 
     loop = asyncio.get_running_loop()
     stop_mode: asyncio.Future[StopMode] = loop.create_future()
@@ -88,10 +171,10 @@ async def _serve_until_stopped(config: Config, console: Console) -> None:
 
     loop.add_signal_handler(signal.SIGINT, stop, StopMode.EVERYTHING)
     loop.add_signal_handler(signal.SIGTERM, stop, StopMode.DAEMON)
-    with showing(console) as progress:
-        service = Service(config, progress)
-        hang_up = hangup.handler(lambda: stop(StopMode.DAEMON), service.reread)
-        loop.add_signal_handler(signal.SIGHUP, hang_up)
+    progress = Steps(console)
+    service = make(progress)
+    with progress:
+        loop.add_signal_handler(signal.SIGHUP, service.reread)
         starting = asyncio.create_task(service.start())
         waiting: set[asyncio.Future[Any]] = {starting, stop_mode}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -100,13 +183,14 @@ async def _serve_until_stopped(config: Config, console: Console) -> None:
             starting.cancel()
             await asyncio.wait({starting})
         if starting.cancelled():
-            say(console, "Stopped.")
+            say(console, STOPPED)
             return
         await starting
+    on_ready()
     for line in service.welcome():
         say(console, line)
     mode = await stop_mode
-    with showing(console) as progress:
+    with progress:
         progress("Stopping")
         await service.stop(mode)
     say(console, LAST_LINES[mode.value])
@@ -114,46 +198,42 @@ async def _serve_until_stopped(config: Config, console: Console) -> None:
 
 def down(config: Config, arguments: argparse.Namespace) -> int:
     """Stop the daemon and its boxes. Return the exit status. Raises BoxdError."""
-    import asyncio
-
-    import uvloop
     from rich.console import Console
 
     from boxd.doctor import left_running
-    from boxd.embedded.statedir import lock_holder
+    from boxd.embedded.statedir import hold_lock, lock_holder, make_private
+    from boxd.sandbox import capabilities
+    from boxd.service import UNBOUND
 
     del arguments
     if not config.state_dir.is_dir():
         raise Unavailable(f"there is no directory {config.state_dir}; give --state-dir DIR")
     console = Console(stderr=True)
-    if lock_holder(config.state_dir) is None and not left_running(config):
-        say(console, "nothing is running")
-        return 0
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_stop_everything(config, console))
-    return 0
-
-
-async def _stop_everything(config: Config, console: Console) -> None:
-    """Stop a running daemon, or clean up after one that has died.
-
-    To clean up, a service starts without listeners and stops everything.
-    """
-    from boxd.embedded.statedir import lock_holder
-    from boxd.service import Service, StopMode
-
     holder = lock_holder(config.state_dir)
     if holder is not None:
         with showing(console) as progress:
-            await _stop_daemon(config, holder, progress)
+            _run(_stop_daemon(config, holder, progress))
         say(console, f"stopped process {holder}")
-    else:
-        with showing(console) as progress:
-            progress("Stopping the boxes and servers of an earlier boxd")
-            service = Service(config, progress)
-            await service.start(serve=False)
-            await service.stop(StopMode.EVERYTHING)
-        say(console, "Stopped.")
+        return 0
+    if not left_running(config):
+        say(console, "nothing is running")
+        return 0
+    capabilities.drop()
+    make_private(config.state_dir)
+    return _supervise(config, hold_lock(config.state_dir), UNBOUND, serve=False)
+
+
+async def _stop_left(make: Callable[[Steps], Service], console: Console) -> None:
+    """Stop what a service that has died left running: start without listeners, stop everything."""
+    from boxd.service import StopMode
+
+    progress = Steps(console)
+    service = make(progress)
+    with progress:
+        progress("Stopping the boxes and servers of an earlier boxd")
+        await service.start(serve=False)
+        await service.stop(StopMode.EVERYTHING)
+    say(console, STOPPED)
 
 
 async def _stop_daemon(config: Config, holder: str, progress: Callable[[str], None]) -> None:

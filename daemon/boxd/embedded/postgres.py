@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
+from boxd.embedded.files import read_untrusted
 from boxd.embedded.postgres_cluster import DISTRIBUTION, Cluster, account, inherited
 from boxd.embedded.postgres_settings import DATABASE
 from boxd.embedded.process import Process, Supervisor, processes_in
@@ -42,6 +43,8 @@ BACKEND_MEMORY = 512 * 1024 * 1024
 Any role may set work_mem to 64 GB. With this limit the statement fails (53200), and the machine
 keeps its memory.
 """
+PID_FILE_MAX = 16 * 1024
+"""Maximum size of the server's postmaster.pid, in bytes. It has 8 short lines and two paths."""
 TAIL = 2000
 """Length of the end of the server's output that an error quotes, in bytes."""
 
@@ -142,10 +145,10 @@ class EmbeddedPostgres:
         The first four are pid, data directory, start time and port. The 8th is the status.
         """
         try:
-            text = (self.data / "postmaster.pid").read_text(encoding="utf-8", errors="replace")
-        except OSError:
+            content = read_untrusted(self.data / "postmaster.pid", PID_FILE_MAX)
+        except (OSError, ValueError):
             return [""]
-        return text.splitlines() or [""]
+        return content.decode("utf-8", "replace").splitlines() or [""]
 
     async def _adopt(self) -> Process | None:
         pid = self._running()
@@ -171,7 +174,7 @@ class EmbeddedPostgres:
                     f"-cunix_socket_directories=/proc/self/fd/{sockets}",
                 ],
                 log=cluster.directory / "log",
-                user=(user.pw_uid, user.pw_gid) if os.geteuid() == 0 else None,
+                sandbox=cluster.sandbox(user),
                 pass_fds=(data, sockets),
             )
         try:

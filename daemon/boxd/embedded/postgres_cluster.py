@@ -17,6 +17,7 @@ from urllib.parse import quote
 from boxd.embedded.files import sync_directory, write_private
 from boxd.embedded.postgres_settings import SUPERUSER, configuration, host_based_access
 from boxd.errors import Unavailable
+from boxd.sandbox.sandbox import Sandbox
 from boxd.secret import random_hex
 
 if TYPE_CHECKING:
@@ -131,30 +132,51 @@ class Cluster:
                 "--locale=C",
                 "--no-instructions",
             ]
-            process = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                cwd="/",
-                env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
-                user=user.pw_name if os.geteuid() == 0 else None,
-                group=user.pw_gid if os.geteuid() == 0 else None,
-                extra_groups=[] if os.geteuid() == 0 else None,
-                umask=0o077,
-                pass_fds=(data, secret),
-                timeout=INITDB_TIMEOUT,
-                check=False,
-            )
+            process = self._run(command, user, (data, secret))
         if process.returncode != 0:
             output = process.stdout.decode("utf-8", "replace").strip()
             raise Unavailable(f"PostgreSQL's initdb failed: {output}")
         new.rename(self.data)
         sync_directory(self.directory)
 
+    def _run(
+        self, command: list[str], user: pwd.struct_passwd, descriptors: tuple[int, ...]
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run a program in the server's sandbox, with its output in one stream."""
+        with contextlib.ExitStack() as stack:
+            sandbox = self.sandbox(user)
+            if sandbox is not None:
+                command, document = stack.enter_context(sandbox.command(command))
+                descriptors = (*descriptors, document)
+            return subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                cwd="/",
+                env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
+                umask=0o077,
+                pass_fds=descriptors,
+                timeout=INITDB_TIMEOUT,
+                check=False,
+            )
+
+    def sandbox(self, user: pwd.struct_passwd) -> Sandbox | None:
+        """Return the sandbox of the server; None if the daemon is not root.
+
+        The server reaches its data and its sockets through descriptors that it inherits.
+        """
+        if os.geteuid() != 0:
+            return None
+        return Sandbox(user.pw_uid, "postgres", (self.binaries(),), group=user.pw_gid)
+
     def _make_socket_directory(self, user: pwd.struct_passwd) -> None:
         self.sockets.mkdir(mode=0o700, exist_ok=True)
         os.chown(self.sockets, user.pw_uid, user.pw_gid)
+        # Mount processes have other users. For everybody else, a parent directory is closed.
+        self.sockets.chmod(0o711)
+        for socket in self.sockets.glob(".s.PGSQL.*[0-9]"):
+            socket.chmod(0o777)  # of a server that an earlier release started
         link = self.client_directory
         if link == self.sockets:
             return

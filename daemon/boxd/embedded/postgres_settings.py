@@ -9,7 +9,7 @@ SUPERUSER = "boxd"
 
 SETTINGS: dict[str, tuple[str, str]] = {
     "listen_addresses": ("''", "no TCP listener; clients use the socket directory"),
-    "unix_socket_permissions": ("0700", "the directory is 0700 too"),
+    "unix_socket_permissions": ("0777", "mounts have other users; a parent directory is 0700"),
     "max_connections": ("1000", "100 volumes with a mount and an HTTP handle of four each"),
     "superuser_reserved_connections": ("20", "the daemon can connect when volumes hold all others"),
     "authentication_timeout": ("10s", "a client that does not log in occupies a slot"),

@@ -12,18 +12,23 @@ import os
 import select
 import signal as signals
 import subprocess
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from boxd.errors import BoxdError
+from boxd.errors import BoxdError, Unavailable
 from boxd.tasks import BackgroundTasks
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from boxd.sandbox.sandbox import Sandbox
+
 PROC = Path("/proc")
 RESTART_DELAYS = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0)
 """Seconds between a crash and the next start. The last value repeats."""
+ENDINGS, ENDING_PAUSE = 500, 0.01
+"""Maximum number of attempts to kill all processes of a user, and seconds between them."""
 STABLE_AFTER = 30.0
 """A crash after this many seconds of life restarts without delay."""
 
@@ -39,6 +44,38 @@ def start_ticks(pid: int) -> int | None:
         return None
     fields = text.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else int(fields[19])
+
+
+def user_of(pid: int) -> int | None:
+    """Return the real user id of a process; None if it has ended."""
+    try:
+        text = (PROC / str(pid) / "status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    lines = (line.split() for line in text.splitlines())
+    return next((int(words[1]) for words in lines if words[:1] == ["Uid:"]), None)
+
+
+def end_processes_of(user: int) -> None:
+    """Kill everything that runs as a user of the service. Blocks. Raises Unavailable.
+
+    A sandboxed process that somebody took over may leave processes behind, which have its locks,
+    its credentials and its files. All are killed at once, so none can start another meanwhile.
+    """
+    if user == 0:
+        raise ValueError("processes of root do not belong to a sandbox")
+    become = ("setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups")
+    for _ in range(ENDINGS):
+        if not any(_runs_as(user, entry.name) for entry in PROC.iterdir()):
+            return
+        kill = [*become, "kill", "-KILL", "-1"]
+        subprocess.run(kill, env={"PATH": "/usr/bin:/bin"}, check=False, capture_output=True)
+        time.sleep(ENDING_PAUSE)
+    raise Unavailable(f"processes of user {user} do not end after SIGKILL; restart the machine")
+
+
+def _runs_as(user: int, name: str) -> bool:
+    return name.isdigit() and user_of(int(name)) == user and start_ticks(int(name)) is not None
 
 
 def processes_in(directory: Path, program: str) -> list[int]:
@@ -77,33 +114,33 @@ class Process:
         command: list[str],
         *,
         log: Path,
-        user: tuple[int, int] | None = None,
+        sandbox: Sandbox | None = None,
         pass_fds: tuple[int, ...] = (),
-        env: dict[str, str] | None = None,
+        stdout: int | None = None,
     ) -> Process:
         """Start `command` in its own session. Its output replaces the content of `log` (0600).
 
-        `user` is the (uid, gid) of the process, without supplementary groups; None: the daemon's
-        own. Blocks for a fork and exec, a few milliseconds. Raises OSError.
+        `stdout` is the descriptor for its standard output, if that does not belong in the log.
+        Without a `sandbox`, the process has the rights of the daemon. Blocks for a fork and exec, a
+        few milliseconds. Raises OSError, and Unavailable if there can be no sandbox.
         """
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
-        try:
+        with contextlib.ExitStack() as stack:
+            output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+            stack.callback(os.close, output)
+            if sandbox is not None:
+                command, document = stack.enter_context(sandbox.command(command))
+                pass_fds = (*pass_fds, document)
             child = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=output,
+                stdout=output if stdout is None else stdout,
                 stderr=output,
                 cwd="/",
-                env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", **(env or {})},
+                env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"},
                 start_new_session=True,
-                user=None if user is None else user[0],
-                group=None if user is None else user[1],
-                extra_groups=None if user is None else [],
                 umask=0o077,
                 pass_fds=pass_fds,
             )
-        finally:
-            os.close(output)
         return cls(child.pid, child)
 
     @property

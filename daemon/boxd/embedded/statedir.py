@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from boxd.errors import Unavailable
@@ -12,6 +14,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LOCK = "lock"
+REMAINS_S = 10.0
+"""Seconds within which the processes of a killed daemon must have ended."""
+POLL = 0.02
 
 
 def make_private(path: Path) -> None:
@@ -28,13 +33,16 @@ def make_private(path: Path) -> None:
 def hold_lock(state: Path) -> int:
     """Lock the state directory for this process, until the returned descriptor is closed.
 
-    Raises Unavailable with the pid of the process that holds the lock.
+    Processes that this one forks hold the lock, too. Raises Unavailable with the pid of the process
+    that holds the lock.
     """
     fd = os.open(state / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    deadline = time.monotonic() + REMAINS_S
+    while not _locked(fd):
         holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        if _has_ended(holder) and time.monotonic() < deadline:
+            time.sleep(POLL)  # the kernel is ending the processes that it had forked
+            continue
         os.close(fd)
         raise Unavailable(
             f"{state} is served by process {holder}; stop that boxd (Ctrl-C there, or: boxd down) "
@@ -45,15 +53,42 @@ def hold_lock(state: Path) -> int:
     return fd
 
 
+def _locked(fd: int) -> bool:
+    with suppress(BlockingIOError):
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def _has_ended(holder: str) -> bool:
+    """Return whether a process has ended, even if its parent has not taken its exit status."""
+    if not holder.isdigit():
+        return False
+    try:
+        with open(f"/proc/{holder}/stat", encoding="ascii", errors="replace") as file:
+            return file.read().rpartition(") ")[2].startswith("Z")
+    except OSError:
+        return True
+
+
 def lock_holder(state: Path) -> str | None:
-    """Return the pid, as text, of the daemon that uses the state directory, or None."""
+    """Return the pid, as text, of the daemon that uses the state directory, or None.
+
+    Waits for the end of the processes of a daemon that was killed.
+    """
     try:
         file = (state / LOCK).open("rb")
     except OSError:
         return None
+    deadline = time.monotonic() + REMAINS_S
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return file.read(32).decode("ascii", "replace").strip() or "unknown"
-    return None
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.pread(file.fileno(), 32, 0).decode("ascii", "replace").strip()
+                if not _has_ended(holder) or time.monotonic() > deadline:
+                    return holder or "unknown"
+                time.sleep(POLL)
+            else:
+                return None

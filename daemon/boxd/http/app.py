@@ -19,6 +19,7 @@ from boxd.http.requests.websocket import socket_of
 from boxd.http.routes.json_route import Services
 from boxd.http.routes.page import Pages
 from boxd.http.routes.table import JSON_ROUTES, stream_routes
+from boxd.rendering import program
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from boxd.http.routes.mcp import McpService
     from boxd.http.routes.route import Route
     from boxd.operations import Operations
+    from boxd.rendering.program import Run
 
 
 class Api:
@@ -36,8 +38,13 @@ class Api:
         operations: Operations,
         config: Config | None = None,
         mcp_service: McpService | None = None,
+        *,
+        sanitise: Run = program.run,
     ) -> None:
-        """`config` None: the default configuration. `mcp_service` None: MCP is not served."""
+        """`config` None: the default configuration. `mcp_service` None: MCP is not served.
+
+        `sanitise` runs the program that sanitises documents; by default without a sandbox.
+        """
         config = config or Config()
         self._proxy = ProxyEndpoint(operations, partitioned=config.partitioned_cookies)
         self._previews = PreviewHosts(self._proxy, config.preview_domain)
@@ -46,7 +53,7 @@ class Api:
         described = document.document(self.routes)
         self._services = Services(
             operations=operations,
-            pages=Pages(),
+            pages=Pages(sanitise),
             preview_domain=config.preview_domain,
             document=document.text(described),
             docs=docs_page.page(described),

@@ -36,6 +36,7 @@ _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 _BASE = re.compile(r"[a-z0-9-]+")
 _PROGRAM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 _SUITE = re.compile(r"[a-z][a-z0-9-]*")
+_RUNTIME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,9 @@ def _image(name: str, raw: object) -> dict[str, Any]:
 def _flavor(name: str, raw: object) -> Flavor:
     context = f"flavor {name!r}"
     numbers = {"cpus": 0.01, "mem_mb": MIN_MEM_MB, "disk_mb": 0, "pids": MIN_PIDS}
-    entry = _entry(name, raw, context, {"description", *numbers}, set())
+    entry = _entry(
+        name, raw, context, {"description", *numbers}, {"runtime", "containers", "tiers"}
+    )
     _text(entry, context)
     for key, minimum in numbers.items():
         types = (int, float) if key == "cpus" else (int,)
@@ -166,10 +169,28 @@ def _flavor(name: str, raw: object) -> Flavor:
             raise ValueError(
                 f"{context}: {key!r} must be {kind} of at least {minimum}, not {value!r}"
             )
-    cpus = float(entry["cpus"])
+    runtime, containers = entry.get("runtime", ""), entry.get("containers", False)
+    if runtime != "":
+        _matching(_RUNTIME, runtime, f"{context}: runtime")
+    if not isinstance(containers, bool):
+        raise ValueError(f"{context}: 'containers' must be true or false")
     return Flavor(
-        name, entry["description"], cpus, entry["mem_mb"], entry["disk_mb"], entry["pids"]
+        name,
+        entry["description"],
+        float(entry["cpus"]),
+        entry["mem_mb"],
+        entry["disk_mb"],
+        entry["pids"],
+        runtime=runtime,
+        containers=containers,
+        tiers=_tiers(entry.get("tiers", []), context),
     )
+
+
+def _tiers(raw: object, context: str) -> tuple[str, ...]:
+    if not isinstance(raw, list) or not all(isinstance(tier, str) for tier in raw):
+        raise ValueError(f"{context}: 'tiers' must be a list of names of tiers")
+    return tuple(raw)
 
 
 def _entry(

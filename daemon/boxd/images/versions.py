@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     Users = Callable[[], Mapping[Path, Sequence[str]]]
     """Returns the names of the boxes and snapshots that use each version."""
 
+NOTE = "imported.json"
+"""The file with the description of an imported image."""
 _MAX_NAMES = 5
 """Maximum number of these names that an error lists."""
 
@@ -40,7 +42,7 @@ class Versions:
         """`directory` is the directory of the image, `STATE/images/<name>`."""
         self._directory = directory
         self._link = directory / "rootfs"
-        self._note = directory / "imported.json"
+        self._note = directory / NOTE
         self._lock = directory / "lock"
 
     @property
@@ -95,6 +97,7 @@ class Versions:
         else:
             note = self._note.with_name(".imported.new")
             note.write_text(json.dumps({"description": description}), encoding="utf-8")
+            note.chmod(0o644)
             note.replace(self._note)
         self._set_current(version.relative_to(self._directory))
 
@@ -170,6 +173,7 @@ class Versions:
     def _acquire(self) -> int:
         while True:
             (self._directory / "versions").mkdir(parents=True, exist_ok=True)
+            make_visible(self._directory)
             try:
                 lock = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             except FileNotFoundError:
@@ -195,6 +199,18 @@ class Versions:
             return os.path.samestat(os.fstat(descriptor), self._lock.stat())
         except FileNotFoundError:
             return False
+
+
+def make_visible(image: Path) -> None:
+    """Let every user list the directories of an image: the front has no rights.
+
+    Only root can reach the state directory around them. Raises OSError.
+    """
+    for directory in (image.parent, image, image / "versions"):
+        if directory.is_dir():
+            directory.chmod(0o755)
+    with suppress(FileNotFoundError):
+        (image / NOTE).chmod(0o644)
 
 
 def unfinished(directory: Path) -> Path:

@@ -135,6 +135,10 @@ class Box:
     """The public key, one OpenSSH line, that the SSH server inside a confidential box accepts."""
     profile: str | None = None
     """The profile of the box. "": no profile. None: unknown (older rows)."""
+    runtime: str = ""
+    """Name of the OCI runtime. Empty: the default of the backend."""
+    containers: bool = False
+    """The box may run containers of its own, and is never suspended."""
 
     @property
     def ref(self) -> str:

@@ -28,3 +28,22 @@ class Flavor:
     """MiB that the box may write besides its image and /wrk. 0: no limit."""
     pids: int = PIDS
     """Maximum number of processes and threads."""
+    runtime: str = ""
+    """Name of the OCI runtime of the boxes. Empty: the default of the backend."""
+    containers: bool = False
+    """Boxes have the rights in their own user namespace that Docker needs."""
+    tiers: tuple[str, ...] = ()
+    """The tiers whose owners may use the flavor. Empty: all."""
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON form for owners, who do not see `tiers`."""
+        return {
+            "name": self.name,
+            "description": self.description,
+            "cpus": self.cpus,
+            "mem_mb": self.mem_mb,
+            "disk_mb": self.disk_mb,
+            "pids": self.pids,
+            "runtime": self.runtime,
+            "containers": self.containers,
+        }

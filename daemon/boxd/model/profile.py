@@ -15,13 +15,14 @@ class ProfileDefaults:
 
     `ttl` is the time from creation to the deadline of a box. `grace` is the time for which a box
     stays unchanged after the last detach. `egress` is `all`, `none`, or a list of names and
-    networks.
+    networks. `durable`: elapsed time never removes a box.
     """
 
     flavor: str | None = None
     ttl: timedelta | None = None
     grace: timedelta | None = None
     egress: str | None = None
+    durable: bool = False
 
 
 NO_DEFAULTS = ProfileDefaults()

@@ -22,11 +22,13 @@ class Progress:
 
     `on_note` receives lines for people, such as that a deadline was shortened. Without it, notes go
     to the debug log. `on_start` receives a box when the verb starts to create or wake it; the state
-    of the box shows which of the two. Callbacks return at once and do not raise.
+    of the box shows which of the two. `on_hint` receives lines that do not concern the request.
+    Only callers with a person at a terminal have it. Callbacks return at once and do not raise.
     """
 
     on_note: Callable[[str], None] | None = None
     on_start: Callable[[Box], None] | None = None
+    on_hint: Callable[[str], None] | None = None
 
     @classmethod
     def in_lines(

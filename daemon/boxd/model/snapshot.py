@@ -47,6 +47,8 @@ class Snapshot:
     size_bytes: int = 0
     """Bytes on the host's disk, some of which other snapshots may share. 0: unknown."""
     profile: str | None = None
+    runtime: str = ""
+    containers: bool = False
 
     @property
     def ref(self) -> str:
@@ -104,4 +106,6 @@ def snapshot_of(box: Box, snapshot_id: str, name: str, now: datetime) -> Snapsho
         drive=box.drive,
         backend=box.backend,
         profile=box.profile,
+        runtime=box.runtime,
+        containers=box.containers,
     )

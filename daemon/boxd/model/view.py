@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from boxd.model.box import PIDS
 
@@ -23,6 +23,14 @@ class NextAct:
 
 
 @dataclass(frozen=True, slots=True)
+class Removal:
+    """The automatic removal of a box if nobody uses it until then, and its cause."""
+
+    at: datetime
+    why: Literal["deadline", "unused"]
+
+
+@dataclass(frozen=True, slots=True)
 class BoxView:
     """A box as its owner sees it. `age_s` is in seconds; `mem_mb` and `disk_mb` are in MiB.
 
@@ -31,7 +39,8 @@ class BoxView:
     `attached` is the number of attachments that keep the box awake. `why` has the number for each
     reason, including detached shells and a pin. `memory`: the box is suspended with its memory, so
     its processes can resume. `pinned_until` is the wall-clock time when the pin ends. `usage` is
-    None before the first measurement. `profile` None: no profile, or unknown.
+    None before the first measurement. `profile` None: no profile, or unknown. `removal` None: the
+    service does not remove the box as things are; the end of a use can change that.
     """
 
     id: str
@@ -51,6 +60,7 @@ class BoxView:
     attached: int
     why: dict[str, int] = field(default_factory=dict)
     next: NextAct | None = None
+    removal: Removal | None = None
     memory: bool = False
     durable: bool = False
     auto_suspend: bool = True
@@ -64,6 +74,9 @@ class BoxView:
     confidential: bool = False
     usage: Usage | None = None
     profile: str | None = None
+    runtime: str = ""
+    containers: bool = False
+    no_suspend: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form of the API and of `--json`. The default workspace is omitted."""
@@ -87,6 +100,11 @@ class BoxView:
             "grace_s": self.grace.total_seconds() if self.grace is not None else None,
             "clamped": self.clamped,
             "next": {"act": self.next.act, "at": self.next.at.isoformat()} if self.next else None,
+            "removal": (
+                {"at": self.removal.at.isoformat(), "why": self.removal.why}
+                if self.removal
+                else None
+            ),
             "memory": self.memory,
             "durable": self.durable,
             "auto_suspend": self.auto_suspend,
@@ -97,6 +115,9 @@ class BoxView:
             "pids": self.pids,
             "drive": self.drive,
             "confidential": self.confidential,
+            "runtime": self.runtime,
+            "containers": self.containers,
+            "no_suspend": self.no_suspend,
             "usage": self.usage.to_json() if self.usage else None,
         }
         return members
@@ -110,7 +131,9 @@ class Use:
     why: dict[str, int]
     pinned_until: datetime | None
     next: NextAct | None
+    removal: Removal | None = None
     usage: Usage | None = None
+    no_suspend: str = ""
 
 
 def view_box(box: Box, now: datetime, use: Use) -> BoxView:
@@ -133,6 +156,7 @@ def view_box(box: Box, now: datetime, use: Use) -> BoxView:
         attached=use.attached,
         why=use.why,
         next=use.next,
+        removal=use.removal,
         memory=box.memory,
         durable=box.durable,
         auto_suspend=box.auto_suspend,
@@ -146,4 +170,7 @@ def view_box(box: Box, now: datetime, use: Use) -> BoxView:
         confidential=box.confidential,
         usage=use.usage,
         profile=box.profile or None,
+        runtime=box.runtime,
+        containers=box.containers,
+        no_suspend=use.no_suspend,
     )

@@ -30,6 +30,13 @@ def format_size(size: int) -> str:
     return str(size)
 
 
+def parse_spares(text: str, flag: str) -> int:
+    """Return a whole number from 0 to 16. Raises BadRequest."""
+    if _COUNT.fullmatch(text) is None or int(text) > 16:
+        raise BadRequest(f"{flag} must be a whole number from 0 to 16, not {text}")
+    return int(text)
+
+
 def parse_count(text: str, flag: str) -> int:
     """Return a whole number of at least 1. Raises BadRequest."""
     if _COUNT.fullmatch(text) is None or int(text) < 1:

@@ -1,6 +1,8 @@
-"""Box specs: `[workspace/]name[+][:image[:flavor]][^ttl][+grace]`. A spec can create a box.
+"""Box specs: `[workspace/]name[+][!][:image[:flavor]][^ttl][+grace]`. A spec can create a box.
 
-A `+` after the name requests a fresh box, unless a digit follows: then it starts the grace period.
+Two marks can follow the name, in either order. A `+` requests a fresh box, unless a digit follows:
+then it starts the grace period. A `!` makes the box durable.
+
 The last segment of the image part is a flavor only if a flavor of that name exists, because image
 references can contain colons. The parser folds names to lower case, as SSH clients fold host names.
 The image keeps its case.
@@ -25,7 +27,9 @@ MAX_SPEC = 512
 EXAMPLE = "for example 'web', 'ws1/web' or 'web:python:small^2h+10m'"
 
 _IMAGE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_]|[-._:/@](?![:/@]))*(?<![-._:/@])")
-_DELIMITER = re.compile(r"[:^+]")
+_DELIMITER = re.compile(r"[:^+!]")
+_FRESH, _DURABLE = "+", "!"
+"""Marks that can follow the name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,7 @@ class BoxSpec:
     name: str
     workspace: str | None = None
     fresh: bool = False
+    durable: bool = False
     image: str | None = None
     flavor: str | None = None
     ttl: timedelta | None = None
@@ -63,10 +68,15 @@ def parse_spec(
     name, rest = rest[:end], rest[end:]
     if not (allow_anonymous and name == ANONYMOUS):
         name = parse_name(name)
-    fresh = rest.startswith("+") and not rest[1:2].isdecimal()
-    image, flavor, rest = _cut_image(rest[1:] if fresh else rest, flavors)
+    fresh, durable, rest = _cut_marks(rest)
+    if durable and name == ANONYMOUS:
+        raise BadName(
+            "a throwaway box cannot be durable: it ends with its last session; give the box a name,"
+            " for example 'web!'"
+        )
+    image, flavor, rest = _cut_image(rest, flavors)
     ttl, grace = _lifetimes(rest)
-    return BoxSpec(name, workspace, fresh, image, flavor, ttl, grace)
+    return BoxSpec(name, workspace, fresh, durable, image, flavor, ttl, grace)
 
 
 def _cut_workspace(text: str) -> tuple[str | None, str]:
@@ -75,6 +85,21 @@ def _cut_workspace(text: str) -> tuple[str | None, str]:
     if not slash or ":" in head:
         return None, text
     return parse_workspace(head), tail
+
+
+def _cut_marks(text: str) -> tuple[bool, bool, str]:
+    """Split off the marks after the name: whether the box is fresh, and durable; and the rest."""
+    marks: set[str] = set()
+    while (mark := text[:1]) in (_FRESH, _DURABLE):
+        if mark == _FRESH and (mark in marks or text[1:2].isdecimal()):
+            break  # the start of a grace period
+        if mark in marks:
+            raise BadName("'!' occurs twice; one makes the box durable: 'web!'")
+        marks.add(mark)
+        text = text[1:]
+    if _DURABLE in text:
+        raise BadName("'!' must follow the name directly: 'web!', 'web!:debian' or 'web!^2h+10m'")
+    return _FRESH in marks, _DURABLE in marks, text
 
 
 def _cut_image(text: str, flavors: Collection[str]) -> tuple[str | None, str | None, str]:

@@ -1,4 +1,4 @@
-"""Boxes: list, create, remove, suspend, resume and pin them, and attach to them."""
+"""Boxes: list, create, remove, suspend, resume, pin and keep them, and attach to them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from boxd.authz import Action, checked_workspace, require
 from boxd.boxes.lifecycle.holds import AttachRequest
 from boxd.boxes.presence.expiry import Expiry
 from boxd.boxes.state.requests import BoxRequest
+from boxd.errors import BadRequest
 from boxd.model.progress import SILENT
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from boxd.boxes.lifecycle.holds import Attachment
     from boxd.boxes.lifecycle.lifecycle import Lifecycle
     from boxd.boxes.limits.tier_limits import Tier
+    from boxd.boxes.presence.removal_notices import UnusedBox
     from boxd.boxes.state.requests import BoxAccess
     from boxd.model.box import Box
     from boxd.model.progress import Progress
@@ -91,12 +93,17 @@ class BoxOperations:
     ) -> BoxView:
         """Create the box of a spec, or start it, without attaching to it.
 
-        `durable`: elapsed time never removes the box; None: an existing box does not change.
+        `durable`: elapsed time never removes the box; None: the spec decides. Raises BadRequest if
+        it is False and the spec has a `!`.
         Without `wait`, return as soon as the creation or the wake-up has begun. `progress` gets
         lines for users, and the box if this call creates or wakes it. Raises Conflict if the spec
         names a profile, image or flavor that differs from the box's.
         """
         box_spec, workspace = await self._directory.creatable(p, spec, ws, anonymous=False)
+        if box_spec.durable and durable is False:
+            raise BadRequest(
+                f"'!' makes box {box_spec.name} durable, and --no-durable the opposite; give one"
+            )
         request = BoxRequest(p.owner, workspace, box_spec, durable=durable)
         box = await self._lifecycle.up(request, progress, wait=wait)
         self._callers.seen(p, has_something=True)
@@ -149,6 +156,27 @@ class BoxOperations:
         require(p, Action.PIN_BOX)
         box = await self._directory.resolve(p, ref, ws)
         return self._directory.view(await self._lifecycle.unpin(box))
+
+    async def keep(
+        self, p: Principal, ref: str, ws: str | None = None, *, durable: bool = True
+    ) -> BoxView:
+        """Make a box durable: the service removes it only at its deadline. Or undo that.
+
+        Raises BadRequest if the box is removed with its last session.
+        """
+        require(p, Action.KEEP_BOX)
+        box = await self._directory.resolve(p, ref, ws)
+        return self._directory.view(await self._lifecycle.keep(box, durable=durable))
+
+    async def removal_news(self, p: Principal) -> list[UnusedBox]:
+        """Return the unused boxes that the service removes soon, to report them at a login.
+
+        A later call returns a box again only when half of its time has passed.
+        """
+        require(p, Action.LIST_BOXES)
+        boxes = await self._directory.visible(p)
+        views = [self._directory.view(box) for box in boxes]
+        return self._lifecycle.removal_notices.news(p.owner, views)
 
     @asynccontextmanager
     async def attach(

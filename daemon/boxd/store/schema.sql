@@ -63,7 +63,9 @@ CREATE TABLE boxd.box (
     pids integer NOT NULL DEFAULT 512 CHECK (pids > 0),      -- limit of processes and threads
     clamped boolean NOT NULL DEFAULT false,      -- its deadline is earlier than requested
     relay_key text NOT NULL DEFAULT '',          -- OpenSSH public key for its own SSH server
-    profile text                                 -- profile of its creation; '': none; NULL: unknown
+    profile text,                                -- profile of its creation; '': none; NULL: unknown
+    runtime text NOT NULL DEFAULT '',            -- its OCI runtime; '': the backend's default
+    containers boolean NOT NULL DEFAULT false    -- may run containers; never suspended
 );
 -- Names are unique in a workspace. '' means the default workspace; no workspace has this name.
 CREATE UNIQUE INDEX box_name ON boxd.box (owner, coalesce(workspace, ''), name);
@@ -92,7 +94,9 @@ CREATE TABLE boxd.snapshot (
     drive boolean NOT NULL,
     backend text NOT NULL,
     size_bytes bigint NOT NULL DEFAULT 0 CHECK (size_bytes >= 0), -- on the host's disk; 0: unknown
-    profile text                      -- profile of the box, as in boxd.box
+    profile text,                     -- profile of the box, as in boxd.box
+    runtime text NOT NULL DEFAULT '',
+    containers boolean NOT NULL DEFAULT false
 );
 CREATE UNIQUE INDEX snapshot_name
     ON boxd.snapshot (owner, coalesce(workspace, ''), box_name, name);
@@ -108,6 +112,7 @@ CREATE TABLE boxd.profile (
     egress text,
     snapshot text CHECK (snapshot ~ '^[0-9a-f]{32}$'), -- new boxes start from its disk
     built_from text,                  -- address of that snapshot, as its owner wrote it
+    durable boolean NOT NULL DEFAULT false, -- new boxes are durable
     PRIMARY KEY (owner, name)
 );
 

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import asyncssh
 
 from box_guest.shared.backpressure import Backpressure
 from box_guest.shared.wire import send_no_padding
+from boxd.errors import BoxdError
 from boxd.tasks import BackgroundTasks
 from boxd.tunnel.channel import PACKET, WINDOW
 from boxd.tunnel.limits import DIALS, Bucket, Meter, Pauses
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Awaitable, Callable
-    from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +33,8 @@ KEEPALIVE_COUNT = 3
 MAX_PENDING = 4
 """Maximum number of connections of one box with an unfinished key exchange; an agent opens one at a
 time."""
+Bind: TypeAlias = "Callable[[str], Awaitable[socket.socket]]"
+"""Returns a new bound socket on which a box's agent dials, by box id."""
 USER = "daemon"
 """User name with which the daemon logs in."""
 _FAULTS = (asyncssh.ProtocolError, asyncssh.MACError, asyncssh.CompressionError, ValueError)
@@ -76,24 +77,24 @@ class BoxListener:
 
     async def start(
         self,
-        path: Path,
+        bind: Bind,
         client_key: asyncssh.SSHKey,
         accepted: Callable[[asyncssh.SSHClientConnection], Awaitable[None]],
     ) -> None:
-        """Create a new socket and listen; `accepted` receives each authenticated connection.
+        """Listen on a new socket of `bind`; `accepted` receives each authenticated connection.
 
-        Raises OSError.
+        Raises OSError, and the errors of `bind`.
         """
-        self._listen = partial(self._start, path, client_key, accepted)
+        self._listen = partial(self._start, bind, client_key, accepted)
         await self._listen()
 
     async def _start(
         self,
-        path: Path,
+        bind: Bind,
         client_key: asyncssh.SSHKey,
         accepted: Callable[[asyncssh.SSHClientConnection], Awaitable[None]],
     ) -> None:
-        listening = _bind(path)
+        listening = await bind(self.box_id)
         self.listens = True
         try:
             self._acceptor = await asyncssh.listen_reverse(
@@ -148,7 +149,7 @@ class BoxListener:
         try:
             if self._listen is not None:
                 await self._listen()
-        except OSError as error:
+        except (BoxdError, OSError) as error:
             logger.error("box %s: cannot listen for its agent: %s", self.box_id, error)
 
     async def close(self) -> None:
@@ -224,20 +225,3 @@ class _TunnelClient(asyncssh.SSHClient):
         if self._pending:
             self._pending = False
             self._listener.pending -= 1
-
-
-def _bind(path: Path) -> socket.socket:
-    """Return a socket bound to `path`; replace one of an earlier daemon. Raises OSError."""
-    path.unlink(missing_ok=True)
-    # The kernel accepts 107 bytes of path; through the directory's descriptor any length works.
-    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
-    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        bound.bind(f"/proc/self/fd/{directory}/{path.name}")
-        path.chmod(0o600)
-    except BaseException:
-        bound.close()
-        raise
-    finally:
-        os.close(directory)
-    return bound

@@ -12,7 +12,7 @@ from box_guest import protocol
 from boxd.errors import Unavailable
 from boxd.tunnel.channel import FAULTS, PACKET, WINDOW, Tunnel
 from boxd.tunnel.control import ControlChannel
-from boxd.tunnel.listener import BoxListener
+from boxd.tunnel.listener import Bind, BoxListener
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -105,12 +105,14 @@ class TunnelRegistry:
     def __init__(
         self,
         client_key: Path,
+        bind: Bind,
         on_request: OnRequest,
         on_activity: OnActivity = _untold,
         on_misbehaviour: OnMisbehaviour = _untold,
     ) -> None:
         """`client_key` is the daemon's private key file. Raises KeyImportError.
 
+        `bind` returns the socket on which a box's agent dials.
         `on_request(box id, verb, parameters)` answers requests of boxes (`protocol.REQUESTS`); the
         text of its BoxdErrors is shown in the box. `on_activity(box id, shells)` receives the
         number of detached shells of a box, after each hello and whenever it changes.
@@ -118,6 +120,7 @@ class TunnelRegistry:
         two must return at once.
         """
         self._client_key = asyncssh.read_private_key(client_key)
+        self._bind = bind
         self.on_request = on_request
         self.on_activity = on_activity
         self.on_misbehaviour = on_misbehaviour
@@ -130,8 +133,8 @@ class TunnelRegistry:
         """The daemon's public key, for the agents' configuration."""
         return self._client_key.export_public_key().decode().strip()
 
-    async def open(self, box_id: str, directory: Path, host_key: str) -> None:
-        """Listen at `directory`/tunnel.sock for the box with this public host key.
+    async def open(self, box_id: str, host_key: str) -> None:
+        """Listen for the box with this public host key.
 
         A second call starts over: it closes a live tunnel. Raises OSError.
         """
@@ -142,7 +145,7 @@ class TunnelRegistry:
             if before is not None:
                 await _end(before)
             await entry.listener.start(
-                directory / protocol.TUNNEL_SOCKET,
+                self._bind,
                 self._client_key,
                 lambda connection: self._accept(box_id, entry, connection),
             )

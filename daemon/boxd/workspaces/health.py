@@ -29,7 +29,7 @@ async def ask(path: Path, patience: float = PATIENCE) -> dict[str, object]:
             finally:
                 writer.close()
         answer = json.loads(line)
-    except (OSError, ValueError):  # also TimeoutError
+    except (OSError, ValueError, RecursionError):  # also TimeoutError
         return {"health": SILENT}
     return answer if isinstance(answer, dict) else {"health": SILENT}
 

@@ -52,7 +52,7 @@ class Mounts(Protocol):
         """End the volume's mount process."""
         ...
 
-    def present(self) -> list[str]:
+    async def present(self) -> list[str]:
         """List the volumes with a mount process on this host, including adopted ones."""
         ...
 
@@ -124,7 +124,7 @@ class HostDrives:
         """
         volumes = [await self._volumes.find(*key) for key in wanted]
         used_ids = {config.volume for config in volumes if config is not None}
-        for volume_id in self._mounts.present():
+        for volume_id in await self._mounts.present():
             if volume_id not in used_ids:
                 await self._end(volume_id)
 
@@ -137,7 +137,7 @@ class HostDrives:
         if timer is not None:
             timer.cancel()
             await asyncio.gather(timer, return_exceptions=True)
-        if volume_id in self._mounts.present():
+        if volume_id in await self._mounts.present():
             await self._mounts.release(volume_id)
         self._workspaces.pop(volume_id, None)
 

@@ -1,52 +1,34 @@
-"""Starts, adopts, restarts and ends the mount processes of this host, one per volume.
+"""The mount processes of this host, one per volume: started once, adopted, restarted and ended.
 
 A mount process lives in its own session and outlives the daemon. `adopt` finds it again by pid and
-start time. All boxes of a volume on this host share its mount.
-
-::
-
-    DIRECTORY/<volume id>/mnt    mount point of the volume
-    DIRECTORY/<volume id>/pid    {"pid": ..., "start": ...}, written before the mount is ready
-    DIRECTORY/<volume id>/log    output of the process
-    DIRECTORY/<volume id>/status socket for its health
+start time. All boxes of a volume on this host share its mount. `mount_process` starts one.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import json
 import logging
-import os
-import signal
-import sys
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from boxd.embedded.files import write_private
-from boxd.embedded.process import Process, Supervisor, start_ticks
+from boxd.embedded.process import Supervisor
 from boxd.errors import BoxdError, Unavailable
-from boxd.workspaces import health
+from boxd.workspaces import health, mount_process
+from boxd.workspaces.mount_process import READY_TIMEOUT, MountPlace
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from pathlib import Path
 
+    from boxd.embedded.process import Process
+    from boxd.workspaces.mount_process import MountOptions
     from wrkfs.config import VolumeConfig
 
-READY_TIMEOUT = 75.0
-"""Seconds until a mount must be ready. A start may wait 60 s for a database that is down."""
 POLL = 0.005
-"""Seconds between two checks whether it is ready."""
-END_STEPS = ((signal.SIGTERM, 20.0), (signal.SIGKILL, 10.0))
-"""On SIGTERM the process commits and unmounts. SIGKILL ends a process that hangs."""
-MOUNTINFO = Path("/proc/self/mountinfo")
-MNT_DETACH = 2
-MAX_STACKED = 16
+"""Seconds between two checks whether a restarted mount is there."""
 
 _log = logging.getLogger(__name__)
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(slots=True)
@@ -54,20 +36,10 @@ class Mount:
     """The mount of a volume. `lock` is held while the mount starts or ends."""
 
     volume: str
-    directory: Path
+    place: MountPlace
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     supervisor: Supervisor | None = None
     process: Process | None = None
-
-    @property
-    def mountpoint(self) -> Path:
-        """The mount point of the volume."""
-        return self.directory / "mnt"
-
-    @property
-    def status(self) -> Path:
-        """The socket for the health of its process."""
-        return self.directory / "status"
 
     @property
     def present(self) -> Process | None:
@@ -85,24 +57,13 @@ class Mounts:
     def __init__(
         self,
         directory: Path,
+        options: MountOptions,
         *,
         on_restart: Callable[[str, Path], Awaitable[None]],
-        cache: Path | None = None,
-        cache_size: int = 0,
-        journals: Path | None = None,
     ) -> None:
-        """`on_restart(volume id, mount point)` is called after the restart of a crashed mount.
-
-        Each mount caches at most `cache_size` bytes of blocks below the directory `cache`, and
-        keeps a journal below `journals`.
-        """
+        """`on_restart(volume id, mount point)` is called after the restart of a crashed mount."""
         self._directory = directory
-        # CRIU restores only locks that the kernel keeps itself.
-        self._options: list[str] = ["--local-locks"]
-        if cache is not None and cache_size:
-            self._options += ["--cache-dir", str(cache), "--cache-size", str(cache_size)]
-        if journals is not None:
-            self._options += ["--journal", str(journals)]
+        self._options = options
         self._on_restart = on_restart
         self._mounts: dict[str, Mount] = {}
 
@@ -113,11 +74,11 @@ class Mounts:
             if mount.supervisor is None:
                 process = mount.process
                 if process is None or not process.alive:
-                    process = await self._launch(mount, config)
+                    process = await self._start(mount, config)
                 mount.process = None
                 mount.supervisor = self._supervise(mount, config, process)
             await self._until_mounted(mount)
-        return mount.mountpoint
+        return mount.place.mountpoint
 
     async def release(self, volume_id: str) -> None:
         """Commit everything written to a volume's mount, and unmount it."""
@@ -130,9 +91,11 @@ class Mounts:
     async def health(self, volume_id: str) -> dict[str, object]:
         """Return the health of a volume's mount; {} without a mount on this host."""
         mount = self._mounts.get(volume_id)
-        return {} if mount is None or mount.present is None else await health.ask(mount.status)
+        if mount is None or mount.present is None:
+            return {}
+        return await health.ask(mount.place.status)
 
-    def present(self) -> list[str]:
+    async def present(self) -> list[str]:
         """List the volumes with a mount process on this host, including adopted ones."""
         return [
             mount.volume
@@ -145,15 +108,16 @@ class Mounts:
         if not self._directory.is_dir():
             return
         for entry in sorted(self._directory.iterdir()):
+            place = MountPlace(entry)
             # A call on the mount point itself would fail or hang if the mount is dead or hangs.
-            if not (entry / "pid").exists() and not _mounted(entry / "mnt"):
+            if not place.record.exists() and not place.mounted:
                 continue
             mount = self._mount(entry.name)
             async with mount.lock:
-                mount.process = _find_process(entry)
+                mount.process = mount_process.find(place)
                 if mount.process is None:
-                    _clear(mount.mountpoint)
-                    (entry / "pid").unlink(missing_ok=True)
+                    place.clear()
+                    place.record.unlink(missing_ok=True)
 
     async def close(self, stop: bool) -> None:
         """End all mounts if `stop`; otherwise leave them running for the next daemon."""
@@ -170,13 +134,13 @@ class Mounts:
     def _mount(self, volume: str) -> Mount:
         if "/" in volume or volume in ("", ".", ".."):
             raise ValueError("a volume id must be a valid file name")
-        return self._mounts.setdefault(volume, Mount(volume, self._directory / volume))
+        return self._mounts.setdefault(volume, Mount(volume, MountPlace(self._directory / volume)))
 
     def _supervise(self, mount: Mount, config: VolumeConfig, process: Process) -> Supervisor:
         async def restart() -> Process:
-            new_process = await self._launch(mount, config)
+            new_process = await self._start(mount, config)
             try:
-                await self._on_restart(mount.volume, mount.mountpoint)
+                await self._on_restart(mount.volume, mount.place.mountpoint)
             except BoxdError as error:
                 # The mount is ready. A box without the mount attaches it when the drive is next
                 # used.
@@ -187,68 +151,23 @@ class Mounts:
         supervisor.watch(process)
         return supervisor
 
-    async def _launch(self, mount: Mount, config: VolumeConfig) -> Process:
-        """Start a process and wait until it has mounted the volume.
-
-        Raises Unavailable; then no process or mount remains.
-        """
-        directory = mount.directory
-        try:
-            directory.mkdir(parents=True, mode=0o700, exist_ok=True)
-            _clear(mount.mountpoint)
-            mount.mountpoint.mkdir(mode=0o755, exist_ok=True)
-        except OSError as error:
-            raise Unavailable(f"cannot prepare the mount point of the drive: {error}") from None
-        reader, writer = os.pipe()
-        try:
-            process = Process.spawn(
-                [
-                    sys.executable,
-                    "-m",
-                    "box_guest.mount",
-                    "--credentials-fd",
-                    str(reader),
-                    *self._options,
-                    "--status",
-                    str(mount.status),
-                    str(mount.mountpoint),
-                ],
-                log=directory / "log",
-                pass_fds=(reader,),
-            )
-            # A pipe buffers 64 KiB without a reader; credentials are smaller.
-            os.write(writer, config.to_json().encode())
-        finally:
-            os.close(reader)
-            os.close(writer)
-        try:
-            identity = {"pid": process.pid, "start": start_ticks(process.pid)}
-            write_private(directory / "pid", json.dumps(identity).encode())
-            await _until_ready(mount, process)
-        except BaseException:
-            await process.end(END_STEPS[1:])
-            process.close()
-            _clear(mount.mountpoint)
-            raise
-        return process
+    async def _start(self, mount: Mount, config: VolumeConfig) -> Process:
+        return await mount_process.start(mount.place, config, self._options)
 
     async def _until_mounted(self, mount: Mount) -> None:
         """Wait for a restart in progress. Raises Unavailable."""
         deadline = time.monotonic() + READY_TIMEOUT
-        while mount.present is None or not _mounted(mount.mountpoint):
+        while mount.present is None or not mount.place.mounted:
             if time.monotonic() > deadline:
-                raise Unavailable(f"the drive is not mounted; see {mount.directory / 'log'}")
+                raise Unavailable(f"the drive is not mounted; see {mount.place.log}")
             await asyncio.sleep(POLL)
 
     async def _end(self, mount: Mount) -> None:
         process = await _release(mount)
         if process is not None:
-            try:
-                await process.end(END_STEPS)
-            finally:
-                process.close()
-        _clear(mount.mountpoint)
-        (mount.directory / "pid").unlink(missing_ok=True)
+            await mount_process.end(mount.place, process)
+        mount.place.clear()
+        mount.place.record.unlink(missing_ok=True)
 
 
 async def _release(mount: Mount) -> Process | None:
@@ -258,47 +177,3 @@ async def _release(mount: Mount) -> Process | None:
         process = await mount.supervisor.release()
     mount.supervisor = mount.process = None
     return process
-
-
-async def _until_ready(mount: Mount, process: Process) -> None:
-    deadline = time.monotonic() + READY_TIMEOUT
-    while not _mounted(mount.mountpoint):
-        if not process.alive:
-            raise Unavailable(
-                f"the drive's mount ended with {process.status}; see {mount.directory / 'log'}"
-            )
-        if time.monotonic() > deadline:
-            raise Unavailable(f"the drive is not mounted; see {mount.directory / 'log'}")
-        await asyncio.sleep(POLL)
-
-
-def _find_process(directory: Path) -> Process | None:
-    """Return the process of a mount directory, if both process and mount exist."""
-    try:
-        identity = json.loads((directory / "pid").read_text(encoding="utf-8"))
-        pid, start = int(identity["pid"]), int(identity["start"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    if start_ticks(pid) != start or not _mounted(directory / "mnt"):
-        return None
-    try:
-        return Process(pid)
-    except ProcessLookupError:
-        return None
-
-
-def _mounted(path: Path) -> bool:
-    """Return whether exactly this directory is a mount point. Makes no call on it."""
-    escaped = str(path).replace(" ", "\\040").encode()
-    return any(line.split(b" ", 5)[4] == escaped for line in MOUNTINFO.read_bytes().splitlines())
-
-
-def _clear(path: Path) -> None:
-    """Unmount everything on a directory, dead or alive. Raises Unavailable if that fails."""
-    for _ in range(MAX_STACKED):
-        if not _mounted(path):
-            return
-        if _libc.umount2(os.fsencode(path), MNT_DETACH) != 0:
-            number = ctypes.get_errno()
-            raise Unavailable(f"{path} cannot be unmounted: {os.strerror(number)}")
-    raise Unavailable(f"{path}: more than {MAX_STACKED} mounts on it")

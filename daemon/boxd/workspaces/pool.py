@@ -12,6 +12,7 @@ import logging
 import os
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakValueDictionary
 
@@ -24,6 +25,7 @@ from wrkfs.upkeep import background
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
     from boxd.clock import Clock
@@ -74,6 +76,14 @@ class Volumes(Protocol):
         ...
 
 
+class Journals(Protocol):
+    """Journals of this host's mounts; `boxd.workspaces.journals` implements it."""
+
+    def open(self, config: VolumeConfig) -> AbstractAsyncContextManager[Path]:
+        """Return a context with the directory of a volume's journals, readable and writable."""
+        ...
+
+
 @dataclass(slots=True)
 class PoolEntry:
     """A Filesystem, its number of users, and the monotonic time of its last use, in seconds."""
@@ -94,12 +104,12 @@ class DrivePool:
         idle: float = IDLE,
         max_open: int | None = None,
         pace: background.Pace = background.PACE,
-        journals: Path | None = None,
+        journals: Journals | None = None,
     ) -> None:
         """`max_open` None: as many as the memory of this host allows.
 
-        `journals` has the journals of this host's mounts. The pool replays that of a dead mount if
-        a request waits for it.
+        `journals` are those of this host's mounts. The pool replays that of a dead mount if a
+        request waits for it.
         """
         self._journals = journals
         self._volumes = volumes
@@ -206,7 +216,9 @@ class DrivePool:
     async def _connect(self, key: DriveKey, config: VolumeConfig) -> Filesystem:
         self._connecting.append(key)
         try:
-            fs = await Filesystem.connect(config, kind=KIND, limits=LIMITS, journals=self._journals)
+            journals = self._journals
+            opening = None if journals is None else partial(journals.open, config)
+            fs = await Filesystem.connect(config, kind=KIND, limits=LIMITS, journals_left=opening)
             background.start(fs, self._pace)
             return fs
         except drive_errors.StorageError as error:

@@ -63,7 +63,7 @@ def reexecute() -> NoReturn:
 
     This takes ten times as long as creating a new agent in this process. Raises OSError.
     """
-    os.execv("/proc/self/exe", _command_line())  # noqa: S606 - no shell is wanted
+    os.execv("/proc/self/exe", _command_line())
 
 
 def command_of(module: str) -> list[bytes]:

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from box_guest import protocol
-from box_guest.drive import fusefs
 from box_guest.drive.holders import holders
 from box_guest.drive.store_doors import StoreEndpoints
 from box_guest.errors import DriveFailed
+from box_guest.fuse import mounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -133,7 +133,7 @@ class BoxDrive:
                 return []
             try:
                 # In a thread: unmounting waits for the mount process, which needs this event loop.
-                free = not force and await asyncio.to_thread(fusefs.unmount, self._target)
+                free = not force and await asyncio.to_thread(mounts.unmount, self._target)
             except OSError as error:
                 raise DriveFailed(f"{self._target}: {error.strerror}") from None
             if not free and not force:
@@ -153,11 +153,11 @@ class BoxDrive:
 
     async def _start(self) -> None:
         """Start a process that serves a new mount. After DriveFailed, nothing of it remains."""
-        device = fusefs.mount(self._target)
+        device = self._mount()
         try:
             ready = self._spawn(device)
         except OSError as error:
-            fusefs.detach(self._target)
+            mounts.detach(self._target)
             raise DriveFailed(f"the mount process cannot be started: {error.strerror}") from None
         finally:
             os.close(device)
@@ -169,6 +169,20 @@ class BoxDrive:
             raise
         self._began = asyncio.get_running_loop().time()
         self._background(self._watch(self._ended))
+
+    def _mount(self) -> int:
+        try:
+            return mounts.mount(self._target)
+        except OSError as error:
+            if error.filename != str(mounts.DEVICE):
+                raise DriveFailed(
+                    f"cannot mount the drive at {self._target}: {error.strerror}"
+                ) from None
+            raise DriveFailed(
+                f"the box cannot mount its drive: {mounts.DEVICE}: {error.strerror}. It was "
+                "started before the service allowed boxes to mount: stop and start it once, or "
+                "recreate it"
+            ) from None
 
     def _spawn(self, device: int) -> int:
         """Start the mount process; return a descriptor of its stdout. Raises OSError."""
@@ -257,7 +271,7 @@ class BoxDrive:
     async def _stop(self, steps: tuple[tuple[signal.Signals, float], ...]) -> None:
         """Detach the mount for all processes and end the mount process, which first commits its
         data."""
-        fusefs.detach(self._target)
+        mounts.detach(self._target)
         for number, patience in steps:
             if self._ended is not None and not self._ended.done():
                 os.kill(self._pid, number)
@@ -281,7 +295,7 @@ class BoxDrive:
                     answer = json.loads(await reader.readline())
                 finally:
                     writer.close()
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
         return answer if isinstance(answer, dict) else {}
 
@@ -290,8 +304,8 @@ class BoxDrive:
         return self._directory / "status"
 
     def _holders(self) -> list[str]:
-        mounts = fusefs.mounts_at(self._target)
-        return holders(self._target, mounts[-1], most=protocol.MAX_HOLDERS) if mounts else []
+        ids = mounts.mounts_at(self._target)
+        return holders(self._target, ids[-1], most=protocol.MAX_HOLDERS) if ids else []
 
     def _log(self) -> BufferedWriter:
         """Open the mount's own log, mode 0600; truncate it if it is large."""

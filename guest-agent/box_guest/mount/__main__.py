@@ -15,6 +15,7 @@ import logging
 import os
 import signal
 import sys
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING
 import pyfuse3
 import uvloop
 
+from box_guest.fuse.tuning import device, tune
 from box_guest.mount import loop, status
 from box_guest.mount import mountpoint as mounting
 from box_guest.mount.kernel import Kernel, device_descriptor
@@ -213,7 +215,8 @@ async def _until_unmounted(
         async with asyncio.timeout(INIT_TIMEOUT):
             await operations.initialised.wait()
         if directory is not None:
-            mounting.tune(directory)
+            with suppress(FileNotFoundError):  # already unmounted
+                tune(directory)
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         await asyncio.wait({served, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -231,7 +234,7 @@ async def _until_unmounted(
             task.cancel()
         await asyncio.gather(stopped, served, return_exceptions=True)
         operations.detach()
-        pyfuse3.close(unmount=directory is not None and mounting.device(directory) is not None)
+        pyfuse3.close(unmount=directory is not None and device(directory) is not None)
 
 
 async def _unmount(directory: Path) -> None:
@@ -239,7 +242,7 @@ async def _unmount(directory: Path) -> None:
     try:
         await asyncio.to_thread(mounting.unmount, directory, lazy=False)
     except OSError:
-        if mounting.device(directory) is not None:
+        if device(directory) is not None:
             await asyncio.to_thread(mounting.unmount, directory, lazy=True)
 
 

@@ -6,18 +6,11 @@ from typing import TYPE_CHECKING
 
 import pyfuse3
 
-from wrkfs.types import Caller
-
 if TYPE_CHECKING:
     from wrkfs.types import Attr, Ino
 
 PREFERRED_IO = 64 * 1024
 """st_blksize: programs size their buffers by it, and each write(2) is one request."""
-
-
-def caller(ctx: pyfuse3.RequestContext) -> Caller:
-    """Return the user of a request."""
-    return Caller(ctx.uid, ctx.gid)
 
 
 def reply_dot(token: pyfuse3.ReaddirToken, name: bytes, ino: Ino, cookie: int) -> bool:

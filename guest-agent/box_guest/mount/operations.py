@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 import pyfuse3
 
 from box_guest.mount import ranges
-from box_guest.mount.answers import caller, reply_dot, skip_flush
 from box_guest.mount.answers import entry as entry_of
+from box_guest.mount.answers import reply_dot, skip_flush
+from box_guest.mount.callers import FSETID, caller, may, visible
 from box_guest.mount.ghosts import UnlinkedInodes
 from box_guest.mount.guarded import REQUEST_TIMEOUT, handler, lasting, of_inode
 from box_guest.mount.handles import DOT_COOKIES, DirectoryCursor, Table
@@ -49,8 +50,6 @@ UNLIMITED_INODES = 1 << 40
 """Inodes that statfs reports if the volume has no quota."""
 IMPOSSIBLE_SIZE = -1
 """st_size of an entry that the kernel lists, refuses to link and forgets at once."""
-TRUSTED = b"trusted."
-"""Namespace of extended attributes that only root sees."""
 
 
 class Operations(pyfuse3.Operations):
@@ -484,9 +483,8 @@ class Operations(pyfuse3.Operations):
 
     @of_inode
     async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Sequence[bytes]:
-        """LISTXATTR; only root sees the names of `trusted`, whose values the kernel guards."""
-        names = await self._fs.listxattr(Ino(inode))
-        return names if ctx.uid == 0 else [one for one in names if not one.startswith(TRUSTED)]
+        """LISTXATTR."""
+        return visible(ctx, await self._fs.listxattr(Ino(inode)))
 
     @of_inode
     async def removexattr(self, inode: int, name: bytes, _ctx: pyfuse3.RequestContext) -> None:
@@ -501,7 +499,7 @@ class Operations(pyfuse3.Operations):
         The kernel itself clears them on every other change of data.
         """
         mode = handle.attr.mode
-        if not flags & os.O_TRUNC or ctx.uid == 0 or without_set_ids(mode) == mode:
+        if not flags & os.O_TRUNC or without_set_ids(mode) == mode or may(ctx, FSETID):
             return
         try:
             await self._fs.setattr(handle.ino, SetAttr(mode=without_set_ids(mode)))

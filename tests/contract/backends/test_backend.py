@@ -1,4 +1,7 @@
-"""What every backend does alike: over `runc` and `docker` with real boxes, and over the fake."""
+"""What every backend does alike: over `runc` and `docker` with real boxes, and over the fake.
+
+The boxes of `docker` run with runc, and with the runtime of gVisor.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from boxd.backends.interface import BackendBox, BoxPlan, InitState
 from boxd.backends.runc.backend import RuncBackend
 from boxd.errors import BoxdError, Conflict, NotFound, Unavailable, Unsupported
 from tests.doubles.backend import FakeBackend
+from tests.harness.boxes import gvisor
 from tests.harness.boxes.backend import STAND_IN, BoxHost, open_box_host
 from tests.harness.boxes.dockerd import open_docker_host
 from tests.harness.boxes.subject import Subject
@@ -32,14 +36,18 @@ if TYPE_CHECKING:
 PARALLEL = 20
 
 
-@pytest_asyncio.fixture(params=["runc", "docker", "fake"])
+@pytest_asyncio.fixture(params=["runc", "docker", "docker with gVisor", "fake"])
 async def subject(
     request: pytest.FixtureRequest, tmp_path: Path, image_rootfs: Path, busybox_root: Path
 ) -> AsyncIterator[Subject]:
     """The backends in turn."""
-    if request.param == "docker":
-        engine = request.getfixturevalue("dockerd")
-        async with open_docker_host(engine, tmp_path / "state", busybox_root) as docker:
+    if request.param.startswith("docker"):
+        runtime = ""
+        if request.param != "docker":
+            gvisor.require()
+            runtime = gvisor.RUNTIME
+        engine, state = request.getfixturevalue("dockerd"), tmp_path / "state"
+        async with open_docker_host(engine, state, busybox_root, oci_runtime=runtime) as docker:
             yield Subject(docker.backend, docker, tmp_path)
         return
     if request.param == "runc":
@@ -229,14 +237,16 @@ class TestRunc:
     ) -> None:
         backend = box_host.backend
         plan = box_host.plan()
-        if step == "rootfs":
-            plan = replace(plan, rootfs=tmp_path / "absent")
-            with pytest.raises(BoxdError, match="missing on this host"):
+        words = {"rootfs": "missing on this host", "runtime": "absent cannot be shown"}.get(step)
+        if words is not None:
+            absent = tmp_path / "absent"
+            plan = (
+                replace(plan, rootfs=absent) if step == "rootfs" else replace(plan, runtime=absent)
+            )
+            with pytest.raises(BoxdError, match=words):
                 await backend.create(plan)
             assert box_host.leftovers() == []
             return
-        if step == "runtime":
-            plan = replace(plan, runtime=tmp_path / "absent")
         if step == "init":
             backend = RuncBackend(box_host.config, init=("/absent/program",))
             await backend.setup()

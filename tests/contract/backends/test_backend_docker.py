@@ -17,7 +17,8 @@ from boxd.backends.docker.engine import Engine
 from boxd.backends.host import processes
 from boxd.backends.host.run import run
 from boxd.backends.network.host_network import Network
-from boxd.errors import BoxdError, Conflict, Unavailable, UnknownImage
+from boxd.errors import BoxdError, Conflict, Unavailable, UnknownImage, Unsupported
+from tests.harness.boxes import gvisor
 from tests.harness.boxes.backend import STAND_IN
 from tests.harness.boxes.dockerd import open_docker_host, open_dockerd
 from tests.harness.boxes.registry import registry
@@ -25,7 +26,7 @@ from tests.harness.wait import at_once, until
 
 if TYPE_CHECKING:
     from boxd.backends.interface import BoxPlan
-    from tests.harness.boxes.dockerd import DockerHost
+    from tests.harness.boxes.dockerd import Dockerd, DockerHost
 
 
 def any_image(host: DockerHost, reference: str) -> BoxPlan:
@@ -81,6 +82,42 @@ async def test_names_and_resolvers_are_the_boxs(docker_host: DockerHost) -> None
     assert "127.0.1.1\ttestbox\n" in hosts
     resolvers = (await docker_host.run(box, "cat", "/etc/resolv.conf")).out.split()
     assert set(resolvers[::2]) == {"nameserver"}
+
+
+async def test_a_runtime_that_the_engine_lacks_is_refused_with_those_that_it_has(
+    docker_host: DockerHost,
+) -> None:
+    await docker_host.backend.require_kind("", containers=False)
+    await docker_host.backend.require_kind("runc", containers=False)
+    with pytest.raises(Unsupported, match=r"no runtime 'kata' \(it has: .*runc.*daemon.json"):
+        await docker_host.backend.require_kind("kata", containers=False)
+    with pytest.raises(Unsupported, match="no user namespace of their own"):
+        await docker_host.backend.require_kind("", containers=True)
+    plan = docker_host.plan(oci_runtime="kata")
+    with pytest.raises(BoxdError, match=r"cannot be created: .*kata"):
+        await docker_host.backend.create(plan)
+    assert docker_host.leftovers() == []
+
+
+async def test_a_box_of_gvisor_has_another_kernel_and_takes_no_drive(
+    dockerd: Dockerd, tmp_path: Path, busybox_root: Path
+) -> None:
+    gvisor.require()
+    runtime = gvisor.RUNTIME
+    async with open_docker_host(
+        dockerd, tmp_path / "state", busybox_root, oci_runtime=runtime
+    ) as host:
+        await host.backend.require_kind(runtime, containers=False)
+        box = await host.box()
+        assert "gvisor" in (await host.run(box, "uname", "-r")).out
+        await host.run(box, "sh", "-c", "echo kept > /root/file")
+        with pytest.raises(Unsupported, match="runtime 'runsc' cannot have /wrk"):
+            await host.backend.attach_drive(box, tmp_path)
+        await host.backend.detach_drive(box)
+        await host.backend.stop(box)
+        await host.backend.start(box)
+        assert (await host.run(box, "cat", "/root/file")).out == "kept\n"
+        assert (await host.run(box, "ip", "addr", "show", "eth0")).status == 0
 
 
 async def test_a_root_of_the_catalog_is_imported_once_and_again_when_it_is_built_anew(

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from boxd.backends.host import mounts
+from boxd.backends.host import id_maps, mounts
+from boxd.backends.host.id_ranges import IdRange
 from boxd.backends.host.run import run
 from boxd.errors import NotFound
+from boxd.sandbox.id_claims import FIRST
 from tests.harness.boxes.disks import KINDS, DiskHost, open_disk_host
 
 if TYPE_CHECKING:
@@ -35,15 +37,15 @@ async def host(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 
 async def test_what_a_box_writes_stays(host: DiskHost) -> None:
     paths = await host.box()
-    assert (paths.root / "etc/motd").read_text() == "image\n"
-    (paths.root / "etc/motd").write_text("box\n")
-    (paths.root / "etc/gone").unlink()
+    assert (paths.old_root / "etc/motd").read_text() == "image\n"
+    (paths.old_root / "etc/motd").write_text("box\n")
+    (paths.old_root / "etc/gone").unlink()
     await host.disk.mount(paths, host.image, 0)
-    mounts.unmount(paths.root, lazily=False)
+    mounts.unmount(paths.old_root, lazily=False)
     await host.disk.create(paths, 0)
     await host.disk.mount(paths, host.image, 0)
-    assert (paths.root / "etc/motd").read_text() == "box\n"
-    assert not (paths.root / "etc/gone").exists()
+    assert (paths.old_root / "etc/motd").read_text() == "box\n"
+    assert not (paths.old_root / "etc/gone").exists()
     assert (host.image / "etc/motd").read_text() == "image\n"
     assert (host.disk.upper(paths) / "etc/motd").read_text() == "box\n"
 
@@ -56,7 +58,7 @@ async def test_a_removed_box_leaves_nothing(host: DiskHost) -> None:
     memory.with_name("memory.part").mkdir()
     for box in (paths, paths, other):
         await host.disk.remove(box)
-    assert not mounts.is_mounted(paths.root)
+    assert not mounts.is_mounted(paths.old_root)
     assert not host.disk.upper(paths).exists()
     assert not memory.exists()
     assert list(paths.directory.iterdir()) == []
@@ -65,12 +67,12 @@ async def test_a_removed_box_leaves_nothing(host: DiskHost) -> None:
 
 async def test_every_file_shows_one_device_and_keeps_its_number(host: DiskHost) -> None:
     paths = await host.box()
-    before = (paths.root / "etc/motd").stat()
-    (paths.root / "etc/motd").write_text("box\n")
-    (paths.root / "new").write_text("box\n")
-    after = (paths.root / "etc/motd").stat()
+    before = (paths.old_root / "etc/motd").stat()
+    (paths.old_root / "etc/motd").write_text("box\n")
+    (paths.old_root / "new").write_text("box\n")
+    after = (paths.old_root / "etc/motd").stat()
     assert (after.st_dev, after.st_ino) == (before.st_dev, before.st_ino)
-    devices = {p.lstat().st_dev for p in (paths.root, *paths.root.rglob("*"))}
+    devices = {p.lstat().st_dev for p in (paths.old_root, *paths.old_root.rglob("*"))}
     assert devices == {before.st_dev}
 
 
@@ -80,80 +82,101 @@ async def test_a_layer_of_an_earlier_release_mounts(host: DiskHost) -> None:
     upper = host.disk.upper(paths)
     old = f"lowerdir={host.image},upperdir={upper},workdir={upper.with_name('work')}"
     options = f"nodev,{old},index=off,metacopy=off,redirect_dir=off"
-    await run("mount", "-t", "overlay", "overlay", "-o", options, str(paths.root))
-    (paths.root / "etc/motd").write_text("old\n")
-    (paths.root / "etc/gone").unlink()
-    mounts.unmount(paths.root, lazily=False)
+    paths.old_root.mkdir()
+    await run("mount", "-t", "overlay", "overlay", "-o", options, str(paths.old_root))
+    (paths.old_root / "etc/motd").write_text("old\n")
+    (paths.old_root / "etc/gone").unlink()
+    mounts.unmount(paths.old_root, lazily=False)
     await host.disk.mount(paths, host.image, 0)
-    assert (paths.root / "etc/motd").read_text() == "old\n"
-    assert not (paths.root / "etc/gone").exists()
-    (paths.root / "lib/code").write_text("new\n")
+    assert (paths.old_root / "etc/motd").read_text() == "old\n"
+    assert not (paths.old_root / "etc/gone").exists()
+    (paths.old_root / "lib/code").write_text("new\n")
+
+
+async def test_a_box_of_an_earlier_release_gets_its_own_ids(host: DiskHost, tmp_path: Path) -> None:
+    paths = await host.box()
+    _change(paths.old_root)
+    (paths.old_root / "mine").touch()
+    os.chown(paths.old_root / "mine", 1000, 1001)
+    texts = {name: facts[-1] for name, facts in _seen(paths.old_root).items()}
+    mounts.unmount(paths.old_root, lazily=False)
+    by = id_maps.pin(IdRange(FIRST), tmp_path / "users")
+    try:
+        await host.disk.mount(paths, host.image, 0, by)
+        assert {name: facts[-1] for name, facts in _seen(paths.root).items()} == texts
+        status = (paths.root / "mine").stat()
+        assert (status.st_uid, status.st_gid) == (FIRST + 1000, FIRST + 1001)
+        with id_maps.acting_as(by):
+            (paths.root / "etc/motd").write_text("again\n")
+        mounts.unmount(paths.root, lazily=False)
+    finally:
+        id_maps.unpin(by.namespace)
 
 
 async def test_an_image_that_was_moved(host: DiskHost, tmp_path: Path) -> None:
     paths = await host.box()
-    _change(paths.root)
-    seen = _seen(paths.root)
-    mounts.unmount(paths.root, lazily=False)
+    _change(paths.old_root)
+    seen = _seen(paths.old_root)
+    mounts.unmount(paths.old_root, lazily=False)
     shutil.copytree(host.image, tmp_path / "moved", symlinks=True)
     await host.disk.mount(paths, tmp_path / "moved", 0)
-    assert _seen(paths.root) == seen
-    (paths.root / "etc/motd").write_text("again\n")
+    assert _seen(paths.old_root) == seen
+    (paths.old_root / "etc/motd").write_text("again\n")
 
 
 async def test_use_is_told(host: DiskHost) -> None:
     paths = await host.box()
     before = await host.disk.used(paths)
-    (paths.root / "file").write_bytes(os.urandom(5_000_000))
+    (paths.old_root / "file").write_bytes(os.urandom(5_000_000))
     assert 5_000_000 <= await host.disk.used(paths) - before < 6_000_000
 
 
 async def test_a_snapshot_is_of_its_moment(host: DiskHost) -> None:
     paths = await host.box()
-    _change(paths.root)
-    seen = _seen(paths.root)
+    _change(paths.old_root)
+    seen = _seen(paths.old_root)
     await host.disk.snapshot(paths, "one")
-    (paths.root / "later").touch()
-    (paths.root / "lib/code").write_text("later\n")
+    (paths.old_root / "later").touch()
+    (paths.old_root / "lib/code").write_text("later\n")
     await host.disk.snapshot(paths, "one")
     clone = await host.clone("one")
-    assert _seen(clone.root) == seen
-    (clone.root / "lib/code").write_text("clone\n")
-    assert (paths.root / "lib/code").read_text() == "later\n"
+    assert _seen(clone.old_root) == seen
+    (clone.old_root / "lib/code").write_text("clone\n")
+    assert (paths.old_root / "lib/code").read_text() == "later\n"
     assert host.disk.snapshots() == ["one"]
     again = await host.clone("one")
-    assert _seen(again.root) == seen
+    assert _seen(again.old_root) == seen
 
 
 async def test_clones_outlive_their_origin(host: DiskHost) -> None:
     paths = await host.box()
-    _change(paths.root)
-    seen = _seen(paths.root)
+    _change(paths.old_root)
+    seen = _seen(paths.old_root)
     await host.disk.snapshot(paths, "one")
     await host.disk.remove(paths)
     clone = await host.clone("one")
     await host.disk.drop_snapshot("one")
     await host.disk.drop_snapshot("one")
     assert host.disk.snapshots() == []
-    assert _seen(clone.root) == seen
-    mounts.unmount(clone.root, lazily=False)
+    assert _seen(clone.old_root) == seen
+    mounts.unmount(clone.old_root, lazily=False)
     await host.disk.mount(clone, host.image, 0)
     await host.disk.snapshot(clone, "two")
-    assert _seen((await host.clone("two")).root) == seen
+    assert _seen((await host.clone("two")).old_root) == seen
 
 
 async def test_restoring(host: DiskHost) -> None:
     paths = await host.box()
-    _change(paths.root)
-    seen = _seen(paths.root)
+    _change(paths.old_root)
+    seen = _seen(paths.old_root)
     await host.disk.snapshot(paths, "one")
     for _ in range(2):
-        (paths.root / "later").touch()
-        (paths.root / "etc/motd").unlink()
-        mounts.unmount(paths.root, lazily=False)
+        (paths.old_root / "later").touch()
+        (paths.old_root / "etc/motd").unlink()
+        mounts.unmount(paths.old_root, lazily=False)
         await host.disk.restore("one", paths, 0)
         await host.disk.mount(paths, host.image, 0)
-        assert _seen(paths.root) == seen
+        assert _seen(paths.old_root) == seen
     names = {p.name for p in host.disk.upper(paths).parent.parent.iterdir()}
     assert not {name for name in names if name.startswith("layer")} - {"layer"}
 
@@ -169,7 +192,7 @@ async def test_memory_goes_with_the_layer(host: DiskHost) -> None:
     assert (host.disk.memory_dir(clone) / "pages.img").read_bytes() == b"m" * 300_000
     assert not host.disk.memory_dir(plain).exists()
     assert _remembered(host, paths) == b"later"
-    mounts.unmount(paths.root, lazily=False)
+    mounts.unmount(paths.old_root, lazily=False)
     await host.disk.restore("with", paths, 0)
     assert _remembered(host, paths) == b"m" * 300_000
     await host.disk.restore("without", paths, 0)
@@ -181,11 +204,11 @@ async def test_what_is_cloned_once_stays(host: DiskHost) -> None:
     _remember(host, paths, b"m")
     await host.disk.snapshot(paths, "one")
     clone = await host.clone("one")
-    (clone.root / "mine").touch()
+    (clone.old_root / "mine").touch()
     (host.disk.memory_dir(clone) / "pages.img").unlink()
     host.disk.memory_dir(clone).rmdir()
     await host.disk.clone("one", clone, 0)
-    assert (clone.root / "mine").exists()
+    assert (clone.old_root / "mine").exists()
     assert not host.disk.memory_dir(clone).exists()
 
 
@@ -203,7 +226,7 @@ async def test_unknown_snapshots(host: DiskHost) -> None:
 
 async def test_the_size_of_a_snapshot_is_that_of_layer_and_memory(host: DiskHost) -> None:
     paths = await host.box()
-    (paths.root / "big").write_bytes(os.urandom(1 << 20))
+    (paths.old_root / "big").write_bytes(os.urandom(1 << 20))
     _remember(host, paths, os.urandom(2 << 20))
     os.sync()
     await host.disk.snapshot(paths, "one")
@@ -214,7 +237,7 @@ async def test_the_size_of_a_snapshot_is_that_of_layer_and_memory(host: DiskHost
 async def test_work_that_was_cut_short_is_done_again(host: DiskHost) -> None:
     paths = await host.box()
     _remember(host, paths, b"m")
-    (paths.root / "file").write_text("box\n")
+    (paths.old_root / "file").write_text("box\n")
     await host.disk.snapshot(paths, "one")
     # What is there when the host dies in the middle: parts under names that are not final.
     places = (*host.state_dir.glob("snapshots/one"), *host.state_dir.glob("disks/snapshots/one"))
@@ -236,8 +259,8 @@ async def test_work_that_was_cut_short_is_done_again(host: DiskHost) -> None:
     await host.disk.sweep()
     assert {p.name for p in place.parent.iterdir()} == {"one", "two"}
     await host.disk.mount(clone, host.image, 0)
-    assert (clone.root / "file").read_text() == "box\n"
-    assert (paths.root / "file").read_text() == "box\n"
+    assert (clone.old_root / "file").read_text() == "box\n"
+    assert (paths.old_root / "file").read_text() == "box\n"
 
 
 async def test_hostile_layers(host: DiskHost, tmp_path: Path) -> None:
@@ -245,7 +268,7 @@ async def test_hostile_layers(host: DiskHost, tmp_path: Path) -> None:
     precious.mkdir()
     (precious / "file").write_text("mine")
     paths = await host.box()
-    top = paths.root
+    top = paths.old_root
     (top / "out").symlink_to(precious)
     (top / "dangling").symlink_to("/nowhere")
     os.mkfifo(top / "fifo")
@@ -257,11 +280,11 @@ async def test_hostile_layers(host: DiskHost, tmp_path: Path) -> None:
     _dig(host.disk.memory_dir(paths))
     await host.disk.snapshot(paths, "one")
     clone = await host.clone("one")
-    assert os.readlink(clone.root / "out") == str(precious)
-    assert stat.S_ISFIFO((clone.root / "fifo").stat().st_mode)
-    assert stat.S_ISSOCK((clone.root / "s").stat().st_mode)
-    assert (clone.root / "-rf\n\udcff").read_text() == "name"
-    assert _depth(clone.root / "deep") == DEEP
+    assert os.readlink(clone.old_root / "out") == str(precious)
+    assert stat.S_ISFIFO((clone.old_root / "fifo").stat().st_mode)
+    assert stat.S_ISSOCK((clone.old_root / "s").stat().st_mode)
+    assert (clone.old_root / "-rf\n\udcff").read_text() == "name"
+    assert _depth(clone.old_root / "deep") == DEEP
     await host.disk.remove(clone)
     await host.disk.remove(paths)
     await host.disk.drop_snapshot("one")

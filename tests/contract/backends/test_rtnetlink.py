@@ -129,7 +129,7 @@ async def test_what_the_kernel_refuses_is_told() -> None:
 
 async def test_an_address_is_lent_and_taken_back(name: str) -> None:
     await apart(lambda: connect(name))
-    await netns.set_up(name, "10.255.251.1", str(BOX))
+    await netns.set_up(name, None, "10.255.251.1", str(BOX))
     before = await told("-n", name, "-4", "addr", "show", "dev", "lo")
     await netns.take_back(name, "10.255.251.1", str(BOX))
     after = await told("-n", name, "-4", "addr", "show", "dev", "lo")

@@ -193,7 +193,9 @@ async def test_snapshots(store: ControlStore) -> None:
 async def test_profiles(store: ControlStore) -> None:
     bare = Profile("web", "debian")
     full = Profile(
-        "Lab", "python", ProfileDefaults("large", timedelta(hours=2), timedelta(minutes=5), "none")
+        "Lab",
+        "python",
+        ProfileDefaults("large", timedelta(hours=2), timedelta(minutes=5), "none", durable=True),
     )
     for one in (bare, full):
         await store.put_profile(OWNER, one)

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from box_guest import protocol
+from boxd.backends.run_directories import bind_tunnel
 from boxd.tunnel.registry import TunnelRegistry, new_identity
 from tests.harness.ssh.openssh import kill
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import AsyncIterator, Mapping
 
     from boxd.errors import BoxdError
@@ -54,13 +56,21 @@ class LocalBox:
     box_id: str = BOX_ID
     process: asyncio.subprocess.Process | None = None
 
+    directories: dict[str, Path] = field(default_factory=dict)
+    """Run directories of other boxes by id."""
+
     def __post_init__(self) -> None:
         self.registry = TunnelRegistry(
             self.root / "daemon_key",
+            self.bind,
             self._requested,
             lambda _, shells: self.shells.append(shells),
             lambda _, text: self.misbehaviour.append(text),
         )
+
+    async def bind(self, box_id: str) -> socket.socket:
+        """Return the socket on which the agent of a box dials."""
+        return bind_tunnel(self.directories.get(box_id, self.run_dir))
 
     async def _requested(self, box_id: str, verb: str, params: dict[str, Any]) -> dict[str, Any]:
         self.requests.append((box_id, verb, params))
@@ -80,7 +90,7 @@ class LocalBox:
 
     async def open(self) -> None:
         """Listen for the agent."""
-        await self.registry.open(self.box_id, self.run_dir, self.public)
+        await self.registry.open(self.box_id, self.public)
 
     async def start(
         self, command: tuple[str, ...] | None = None, *, env: Mapping[str, str] | None = None

@@ -101,6 +101,11 @@ class BoxHost:
         return plan.box_id
 
     @property
+    def program(self) -> str:
+        """Return the OCI runtime of the boxes."""
+        return "runc"
+
+    @property
     def runc_root(self) -> Path:
         """Return the state directory of runc."""
         return self.names.runc_root
@@ -126,9 +131,9 @@ class BoxHost:
         return f"{first}.{second}.{third}.{fourth}"
 
     async def run(self, box_id: str, *argv: str, stdin: bytes = b"") -> Result:
-        """Run a command in the box with `runc exec`: same namespaces, capabilities and filter."""
+        """Run a command in the box with the runtime: same namespaces, capabilities and filter."""
         process = await asyncio.create_subprocess_exec(
-            *("runc", "--root", str(self.runc_root), "exec", self.container(box_id), *argv),
+            *(self.program, "--root", str(self.runc_root), "exec", self.container(box_id), *argv),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -150,7 +155,7 @@ class BoxHost:
     def leftovers(self) -> list[str]:
         """Return all host objects of this installation's boxes, one a line."""
         names = self.names
-        mine = (f"{names.boxes_dir}/", f"{names.lxcfs}/")
+        mine = (f"{names.boxes_dir}/", f"{names.lxcfs}/", f"{names.mounts}/")
         found = [
             f"mount {line.split()[4]}"
             for line in Path("/proc/self/mountinfo").read_text().splitlines()
@@ -162,6 +167,7 @@ class BoxHost:
         found += [f"container {p.name}" for p in names.runc_root.glob("*")]
         found += [f"directory {p.name}" for p in names.boxes_dir.glob("*/")]
         found += [f"lxcfs {p.name}" for p in names.lxcfs.glob("*")]
+        found += [f"mounts {p.name}" for p in names.mounts.glob("*")]
         return found
 
     def _cgroups(self) -> list[str]:
@@ -180,22 +186,33 @@ class BoxHost:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Extend the timeout of tests that may have to build the image."""
     for item in items:
-        names = getattr(item, "fixturenames", ())
-        if "image_rootfs" in names and item.get_closest_marker("timeout") is None:
+        names = {"image_rootfs", "containers_rootfs"} & set(getattr(item, "fixturenames", ()))
+        if names and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(BUILD_TIMEOUT))
 
 
 @pytest.fixture(scope="session")
 def image_rootfs() -> Path:
     """Return the root of the `debian` image. Tests never write to it."""
+    return _built("debian")
+
+
+@pytest.fixture(scope="session")
+def containers_rootfs() -> Path:
+    """Return the root of the `containers` image (500 MB), which has Docker."""
+    return _built("containers")
+
+
+def _built(name: str) -> Path:
+    """Return the root of an image of the catalog. Build it if no run has built it."""
     IMAGES_DIR.mkdir(parents=True, exist_ok=True)
     catalog = Catalog(IMAGES_DIR)
-    digest = load_recipes().by_name["debian"].digest
+    digest = load_recipes().by_name[name].digest
     with (IMAGES_DIR / "tests.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # parallel test workers share the directory
-        if not catalog.is_built("debian") or not catalog.rootfs("debian").name.startswith(digest):
-            run(catalog.build("debian", lambda _: None))
-        return catalog.rootfs("debian")
+        if not catalog.is_built(name) or not catalog.rootfs(name).name.startswith(digest):
+            run(catalog.build(name, lambda _: None))
+        return catalog.rootfs(name)
 
 
 async def untried(state_dir: Path) -> Verdict:

@@ -33,7 +33,8 @@ class DiskHost:
 
     def paths(self) -> BoxPaths:
         """Return the paths of a new box, which has no files yet."""
-        paths = BoxPaths(self.state_dir / "boxes" / secrets.token_hex(8))
+        name = secrets.token_hex(8)
+        paths = BoxPaths(self.state_dir / "boxes" / name, self.state_dir / "mounts" / name)
         paths.directory.mkdir(parents=True)
         self.made.append(paths)
         return paths
@@ -73,6 +74,6 @@ async def open_disk_host(kind: str, directory: Path) -> AsyncIterator[DiskHost]:
         yield host
     finally:
         for paths in host.made:
-            unmount(paths.root, lazily=True)
+            unmount(paths.old_root, lazily=True)
         await volume.close()
         shutil.rmtree(state_dir)

@@ -31,12 +31,14 @@ import pytest_asyncio
 from boxd.backends.docker.backend import DockerBackend
 from boxd.backends.network.host_network import RESOLV_CONF
 from boxd.config import Config
+from tests.harness.boxes import gvisor
 from tests.harness.boxes.backend import STAND_IN, BoxHost
 from tests.harness.service.daemon import open_daemon
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
+    from boxd.backends.interface import BoxPlan
     from tests.harness.service.daemon import Daemon
 
 ROOT = Path(__file__).parents[3] / ".build" / "docker" / "root"
@@ -74,7 +76,7 @@ class Dockerd:
         if not os.path.ismount(self.directory):
             mount = ["mount", "-t", "tmpfs", "-o", "mode=700", "test", str(self.directory)]
             subprocess.run(mount, check=True)
-        (self.directory / "config.json").write_text("{}")
+        (self.directory / "config.json").write_text(json.dumps({"runtimes": gvisor.runtimes()}))
         programs = f"{ROOT}/usr/sbin:{ROOT}/usr/bin:/usr/sbin:/usr/bin:/sbin:/bin"
         libraries = ":".join(str(path) for path in (ROOT / "lib").glob("*-linux-gnu"))
         with self.log.open("ab") as log:
@@ -193,6 +195,16 @@ class DockerHost(BoxHost):
     """A docker backend with its own state directory, and the boxes of one test."""
 
     engine: Dockerd
+    oci_runtime: str = ""
+
+    def plan(self, **changes: object) -> BoxPlan:
+        """Return a plan of a new box with the runtime of this host."""
+        return super().plan(**{"oci_runtime": self.oci_runtime, **changes})
+
+    @property
+    def program(self) -> str:
+        """Return the path of the OCI runtime."""
+        return str(gvisor.RUNSC) if self.oci_runtime else super().program
 
     @property
     def runc_root(self) -> Path:
@@ -236,7 +248,11 @@ class DockerHost(BoxHost):
 
 @asynccontextmanager
 async def open_docker_host(
-    engine: Dockerd, state_dir: Path, rootfs: Path, resolv_conf: Path = RESOLV_CONF
+    engine: Dockerd,
+    state_dir: Path,
+    rootfs: Path,
+    resolv_conf: Path = RESOLV_CONF,
+    oci_runtime: str = "",
 ) -> AsyncIterator[DockerHost]:
     """Yield a prepared host. The end of the context destroys every box and checks for leftovers."""
     config = Config(state_dir=state_dir, backend="docker", docker_socket=engine.socket)
@@ -245,7 +261,7 @@ async def open_docker_host(
         stack.push_async_callback(_clear, config)
         stack.push_async_callback(backend.close)
         await backend.setup()
-        yield DockerHost(backend, config, rootfs, engine)
+        yield DockerHost(backend, config, rootfs, engine, oci_runtime)
 
 
 async def _clear(config: Config) -> None:

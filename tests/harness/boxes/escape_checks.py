@@ -15,6 +15,7 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -82,6 +83,8 @@ _NAMESPACE_FLAGS = {
     "net": 0x40000000,
 }
 _SIGCHLD = 17
+_FAILED = 255
+"""Exit status of an attempt with an error that is no answer of the kernel."""
 
 
 def call(name: str, *arguments: object) -> int:
@@ -99,11 +102,12 @@ def refused_by_filter(name: str, *arguments: object) -> None:
     """Make a call that the filter or a missing capability must refuse.
 
     EINVAL or EFAULT would mean that the kernel read the arguments, so the call itself was allowed.
+    ENOSPC is the answer to namespaces beyond a limit.
     """
     try:
         call(name, *arguments)
     except OSError as error:
-        if error.errno in (errno.EPERM, errno.EACCES, errno.ENOSYS):
+        if error.errno in (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.ENOSPC):
             raise
         return
 
@@ -348,7 +352,13 @@ def try_write_run_directory() -> None:
 
 
 def try_set_uid_gain() -> None:
-    """Check no_new_privs: a set-uid program must not raise the rights of a process without root."""
+    """Become root of the host by a set-uid program.
+
+    In a user namespace such a program gains only the rights of the box's root, as on any machine
+    (`tests/isolation/users`). Elsewhere no_new_privs prevents it.
+    """
+    if Path("/proc/self/uid_map").read_text().split()[1] != "0":
+        raise PermissionError(errno.EPERM, "root of the box is no root of the host")
     program = "import os,shutil; shutil.copy('/usr/bin/id','/tmp/id'); os.chmod('/tmp/id',0o4755); "
     program += "os.setuid(1000); os.execv('/tmp/id',['id','-u'])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
@@ -420,41 +430,13 @@ def clone_with(flag: int) -> None:
         os._exit(0)  # the child
 
 
-PLAIN = (
-    "userfaultfd",
-    "bpf",
-    "perf_event_open",
-    "kexec_load",
-    "kexec_file_load",
-    "init_module",
-    "finit_module",
-    "delete_module",
-    "io_uring_setup",
-    "io_uring_enter",
-    "io_uring_register",
-    "add_key",
-    "request_key",
-    "keyctl",
-    "clock_settime",
-    "settimeofday",
-    "adjtimex",
-    "clock_adjtime",
-    "open_by_handle_at",
-    "swapon",
-    "reboot",
-    "sethostname",
-    "iopl",
-    "ioperm",
-    "quotactl",
-    "acct",
-    "vhangup",
-    "fanotify_init",
-    "lookup_dcookie",
-    "kcmp",
-    "clone3",
-    "fsmount",
-    "fspick",
-)
+PLAIN = """
+    userfaultfd bpf perf_event_open kexec_load kexec_file_load init_module finit_module
+    delete_module io_uring_setup io_uring_enter io_uring_register add_key request_key
+    keyctl clock_settime settimeofday adjtimex clock_adjtime open_by_handle_at swapon
+    reboot sethostname iopl ioperm quotactl acct vhangup fanotify_init lookup_dcookie
+    kcmp clone3 fsmount fspick
+"""
 """Calls that are refused for any arguments."""
 
 
@@ -465,23 +447,40 @@ def attempts() -> dict[str, Callable[[], object]]:
         for name, function in globals().items()
         if name.startswith("try_")
     }
-    found |= {f"call_{name}": partial(refused_by_filter, name) for name in PLAIN}
+    found |= {f"call_{name}": partial(refused_by_filter, name) for name in PLAIN.split()}
     for name, flag in _NAMESPACE_FLAGS.items():
         found[f"unshare_{name}"] = partial(refused_by_filter, "unshare", flag)
         found[f"clone_{name}"] = partial(clone_with, flag)
     return found
 
 
-def main() -> None:
-    """Run all attempts and print their results."""
-    outcome = {}
-    for name, attempt in attempts().items():
+def apart(attempt: Callable[[], object]) -> str:
+    """Run an attempt in a child with its own mounts, if it can have some; return the result.
+
+    So an attempt that succeeds changes nothing for the others. The child exits with the number of
+    its error, because a pipe would be an inherited descriptor.
+    """
+    child = os.fork()
+    if child == 0:
+        with suppress(OSError):
+            call("unshare", _NAMESPACE_FLAGS["mnt"])
         try:
             attempt()
         except OSError as error:
-            outcome[name] = f"refused: {error}"
-        else:
-            outcome[name] = "SUCCEEDED"
+            os._exit(error.errno or errno.EPERM)
+        except BaseException:
+            os._exit(_FAILED)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if code == _FAILED:
+        raise RuntimeError("the attempt itself failed")
+    return "SUCCEEDED" if code == 0 else f"refused: {os.strerror(code) if code > 0 else code}"
+
+
+def main() -> None:
+    """Run all attempts and print their results."""
+    outcome = {name: apart(attempt) for name, attempt in attempts().items()}
     sys.stdout.write(json.dumps(outcome) + "\n")
 
 

@@ -20,6 +20,11 @@ PLAN = BoxPlan(
     egress="all",
 )
 PLACES = bundle.Places(
-    Path("/boxes/x/root"), Path("/run/netns/x"), "/boxd-1/x", Path("/run/boxd-1/masks")
+    root=Path("/boxes/x/root"),
+    netns=Path("/run/netns/x"),
+    cgroup="/boxd-1/x",
+    masks=Path("/run/boxd-1/masks"),
+    run_dir=Path("/boxes/x/run"),
+    runtime=Path("/runtime/1"),
 )
 FACTS = bundle.HostFacts(nofile=1_000_000, caps_swap=True)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from boxd.backends.host import cgroups
+from boxd.backends.host import cgroups, id_maps
 from boxd.backends.oci import bundle, mount_table
 from tests.harness.wait import until
 
@@ -30,8 +30,8 @@ MIB = 1024 * 1024
 def posture(pid: int, command_pid: int) -> dict[str, Any]:
     """Return the posture of a box from its init and from a command in it."""
     return {
-        "init": _process(pid),
-        "command": _process(command_pid),
+        "init": of_process(pid),
+        "command": of_process(command_pid),
         "mounts": _mounts(pid),
         "devices": sorted(p.name for p in Path(f"/proc/{pid}/root/dev").iterdir()),
         "masked": [p for p in bundle.MASKED_PATHS if _masked(pid, p)],
@@ -49,7 +49,8 @@ def asleep(pid: int) -> bool:
         return False
 
 
-def _process(pid: int) -> dict[str, Any]:
+def of_process(pid: int) -> dict[str, Any]:
+    """Return the rights of a process as the host sees them."""
     process = Path("/proc") / str(pid)
     status = dict(
         line.split(":\t", 1)
@@ -63,11 +64,19 @@ def _process(pid: int) -> dict[str, Any]:
             if os.readlink(process / "ns" / name) != os.readlink(f"/proc/self/ns/{name}")
         ],
         **{key: status[key] for key in STATUS},
-        "ids": status["Uid"].split() + status["Gid"].split() + status["Groups"].split(),
+        "ids": _ids(pid, " ".join(status[key] for key in ("Uid", "Gid", "Groups"))),
         "core_limit": list(resource.prlimit(pid, resource.RLIMIT_CORE)),
         "oom_score_adj": int((process / "oom_score_adj").read_text()),
         "descriptors": sorted(_descriptors(process)),
     }
+
+
+def _ids(pid: int, words: str) -> list[str]:
+    """Return ids as the box sees them, or "host" and the id for those of the host."""
+    first = id_maps.of_process(pid)
+    if first is None:
+        return [f"host {word}" for word in words.split()]
+    return [str(int(word) - first) for word in words.split()]
 
 
 def _descriptors(process: Path) -> Iterator[str]:
@@ -91,7 +100,10 @@ def _told(mount: mount_table.Mount) -> str:
     the host from writes there.
     """
     place, kind, options = mount.place, mount.kind, set(mount.options)
-    if place in BINDS:
+    if mount.root == "/null" and (kind == "devtmpfs" or mount.read_only):
+        # That of the host in a new box, that of `masks` in a resumed one. A box can change neither.
+        kind = "null"
+    elif place in BINDS:
         kind = "bind"
     elif place.startswith("/sys/fs/cgroup/"):
         place = "/sys/fs/cgroup/*"
@@ -126,9 +138,9 @@ def _masked(pid: int, path: str) -> bool:
     return inside.is_char_device() and os.stat(inside).st_rdev == os.makedev(1, 3)
 
 
-async def posture_of_a_box(box_host: BoxHost) -> dict[str, Any]:
-    """Return the posture of a new box and of a command in it."""
-    box = await box_host.box()
+async def posture_of_a_box(box_host: BoxHost, **changes: object) -> dict[str, Any]:
+    """Return the posture of a new box and of a command in it. `changes` are of its plan."""
+    box = await box_host.box(**changes)
     layout, cgroup, init = cgroups.detect(), box_host.cgroup(box), box_host.pid(box)
     await until(lambda: len(cgroups.pids_of(layout, cgroup)) == 2)  # The init and its own sleep.
     before = set(cgroups.pids_of(layout, cgroup))

@@ -85,7 +85,11 @@ async def fill(dsn: str) -> None:
         await store.add_workspace(OWNER, "ws1", NOW)
         await store.put_profile(
             OWNER,
-            Profile("mine", "debian", ProfileDefaults("large", timedelta(hours=36), None, "none")),
+            Profile(
+                "mine",
+                "debian",
+                ProfileDefaults("large", timedelta(hours=36), None, "none", durable=True),
+            ),
         )
         await store.add_key(ApiKey("k1", OWNER, "laptop", None, NOW, LATER, None), bytes(range(32)))
         sealed = bytes(range(256))

@@ -10,12 +10,14 @@ import asyncio
 import tempfile
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
 import pytest_asyncio
 
+from boxd.backends.run_directories import RunDirectories
 from boxd.boxes.lifecycle.lifecycle import Lifecycle, LifecycleOptions
 from boxd.boxes.limits.access_policy import AccessPolicy
 from boxd.boxes.limits.admission import Limits
@@ -29,6 +31,8 @@ from boxd.http.server.serve import ApiServer
 from boxd.mcp.service import McpService
 from boxd.model.usage import DriveUse
 from boxd.principal import Principal
+from boxd.rendering import program
+from boxd.sandbox.sandbox import Sandbox
 from boxd.tunnel.registry import TunnelRegistry
 from tests.doubles.block_store import MemoryBlocks
 from tests.doubles.control_store import MemoryStore
@@ -55,6 +59,8 @@ if TYPE_CHECKING:
 ALICE = Principal("SHA256:alice", None, "ssh_key")
 BOB = Principal("SHA256:bob", None, "ssh_key")
 PREVIEW_DOMAIN = "preview.internal"
+RENDERER = 990_003
+"""Id of the user that renders documents."""
 
 
 @dataclass
@@ -185,6 +191,9 @@ class Web:
         return reader, writer
 
 
+SANITISE = partial(program.run, sandbox=Sandbox(RENDERER, "renderer"))
+
+
 def _revealed(secret: Secret) -> str:
     return secret.reveal()
 
@@ -195,7 +204,8 @@ async def serve_web(
 ) -> AsyncIterator[Web]:
     """Run the API below `root` within the context. `config` has the settings of HTTP."""
     keys = make_keys(root)
-    tunnels = TunnelRegistry(keys / "tunnel_ed25519", _no_requests)
+    bind = RunDirectories(root / "boxes").bind
+    tunnels = TunnelRegistry(keys / "tunnel_ed25519", bind, _no_requests)
     backend, store, clock = ProcessBackend(root), MemoryStore(), SystemClock()
     catalog = PlainCatalog(root)
     tiers, access_policy = Tiers(store, load_tiers()), AccessPolicy(store, clock)
@@ -228,7 +238,7 @@ async def serve_web(
         config = Config(state_dir=root, api_addr=Address("127.0.0.1", 0))
     config = replace(config, api_hosts=(*config.api_hosts, "api.test"))
     mcp = McpService(operations)
-    api = Api(operations, config, mcp)
+    api = Api(operations, config, mcp, sanitise=SANITISE)
     server = ApiServer(api, config)
     web: Web | None = None
     try:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 import asyncpg
 import pytest
 
+from box_guest.fuse import tuning
 from box_guest.mount import mountpoint as mounting
 from tests.harness.loop import run
 from tests.harness.nursery import nursery
@@ -118,7 +119,7 @@ class MountProcess:
                 self._process.kill()
             self._reap()
         for _ in range(16):
-            if mounting.device(self.path) is None:
+            if tuning.device(self.path) is None:
                 return
             mounting.unmount(self.path, lazy=True)
 

@@ -49,7 +49,7 @@ class MortalServer:
 
     def start(self) -> None:
         """Start the server and wait until it serves."""
-        state = self.directory / "state.json"
+        state = self.directory / "server" / "state.json"
         state.unlink(missing_ok=True)
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -70,7 +70,7 @@ class MortalServer:
 
     async def quiet(self) -> None:
         """Wait until no request stores an object."""
-        await until_async(lambda: not any((self.directory / "tmp").iterdir()))
+        await until_async(lambda: not any((self.directory / "server" / "tmp").iterdir()))
 
     @contextlib.contextmanager
     def no_fsync(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import tempfile
 from dataclasses import dataclass
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from boxd.secret import Secret
+
+
+USER = 980_000_000 + os.getpid()
+"""Id of the user of the server. Another process of the tests has another: a start of the server
+ends all processes of its user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,7 @@ def object_volume(objectserver: ObjectServer) -> StoreConfig:
 
 
 async def _start(directory: Path) -> ObjectEndpoint:
-    server = EmbeddedObjectServer(directory)
+    server = EmbeddedObjectServer(directory, user=USER)
     endpoint = await server.start()
     await server.detach()
     return endpoint

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -23,6 +24,7 @@ import pytest
 from boxd.config import Config
 from tests.harness.boxes.backend import IMAGES_DIR, tell_verdict
 from tests.harness.nursery import nursery
+from tests.harness.service.processes import reap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,6 +53,8 @@ class Daemon:
     """Flags that select the backend; every command gets them."""
     program: tuple[str, ...] = ("boxd",)
     """The program that serves: a module, and arguments before the command."""
+    prepared: int = 0
+    """Number of prepared boxes. They come and go in the background."""
     addresses: tuple[str, str] = ("127.0.0.1:0", "127.0.0.1:0")
     """Addresses of SSH and HTTP."""
 
@@ -76,7 +80,7 @@ class Daemon:
         began = time.monotonic()
         ssh_addr, api_addr = self.addresses
         addresses = ["--ssh-addr", ssh_addr, "--api-addr", api_addr]
-        addresses += ["--boxes-size", "1G"]
+        addresses += ["--boxes-size", "1G", "--prepared-boxes", str(self.prepared)]
         with self.log.open("wb") as log:
             module, *first = self.program
             self.process = nursery(module, *SERVICE).start(
@@ -102,6 +106,8 @@ class Daemon:
         wanted = -signal.SIGKILL if number is signal.SIGKILL else 0
         assert status == wanted, self.log.read_text()
         self.process = None
+        if number is signal.SIGKILL:
+            reap()
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run another `boxd` command on the same state directory."""
@@ -175,7 +181,9 @@ def installation(
     """Yield a state directory that was never served, with image and runtime of earlier runs."""
     folder = Path(tempfile.mkdtemp(prefix="boxd-"))
     state = folder / "state"
-    runtimes = IMAGES_DIR.parent / "boxd-test-runtime"
+    # The service removes runtimes of other versions, which another checkout may use.
+    checkout = hashlib.sha256(bytes(Path(__file__))).hexdigest()[:8]
+    runtimes = IMAGES_DIR.parent / f"runtime-{checkout}"
     runtimes.mkdir(exist_ok=True)
     (state / "images" / "debian").mkdir(parents=True)
     state.chmod(0o700)

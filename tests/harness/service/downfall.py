@@ -63,7 +63,10 @@ def _kill(names: HostNames) -> bool:
 def _unmount(names: HostNames) -> bool:
     """Unmount the mounts; return whether there were any."""
     mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    places = (f"{names.state_dir}/", f"{names.lxcfs}/")
+    places = (
+        f"{names.state_dir}/",
+        *(f"{top}/" for top in (names.lxcfs, names.mounts, names.users)),
+    )
     mine = [place for place in mounts if place.startswith(places)]
     for place in sorted(mine, reverse=True):
         # Some mounts may already be ending.

@@ -11,6 +11,7 @@ import psutil
 
 from boxd.backends.host.names import HostNames
 from boxd.config import Config
+from tests.harness.service.processes import of_service
 
 ROOM = 8
 """Normal variation of a daemon's descriptors: connections to its database and of its clients."""
@@ -61,7 +62,7 @@ class Footprint:
                 for path in (state / folder).glob("*")
             ),
             processes=frozenset(_processes(inside)),
-            descriptors=psutil.Process(daemon).num_fds(),
+            descriptors=sum(process.num_fds() for process in of_service(daemon)),
         )
 
     def more_than(self, before: Footprint) -> list[str]:

@@ -10,6 +10,7 @@ clocks are ahead. `DIR/boot` has the host's boot id. A missing file changes noth
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -17,20 +18,30 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import uvloop
+from rich.console import Console
+
 from boxd import service
 from boxd.boxes.lifecycle.assembly import Assembly
+from boxd.cli import serving
 from boxd.cli.main import main
 from boxd.clock import SystemClock
+from boxd.embedded.statedir import hold_lock, make_private
+from boxd.operator_files import OperatorFiles
+from boxd.privileged.local import LocalHost
 from boxd.store.postgres.store import PostgresStore
 from tests.harness.service.mortal import Life, mortal
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable
     from datetime import datetime
 
     from boxd.backends.interface import Backend
     from boxd.boxes.lifecycle.assembly import Places
     from boxd.boxes.state.interface import Catalog, DriveAttacher, Tunnels
+    from boxd.cli.printing import Steps
+    from boxd.config import Config
 
 
 def told(file: Path) -> str:
@@ -105,6 +116,24 @@ def command(directory: Path) -> None:
     )
 
 
+def serve(config: Config, arguments: argparse.Namespace) -> int:
+    """Serve as one process with all rights, so that it dies as a whole. Returns 0."""
+    del arguments
+    make_private(config.state_dir)
+    lock = hold_lock(config.state_dir)
+    files = OperatorFiles.read(config)
+
+    def made(progress: Steps) -> service.Service:
+        host = LocalHost(config, progress, serve=True)
+        return service.Service(config, files, host, progress)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serving.serve_until_stopped(made, lambda: None, Console(stderr=True)))
+    os.close(lock)
+    return 0
+
+
 if __name__ == "__main__":
     command(Path(sys.argv[1]))
+    vars(serving)["serve"] = serve
     sys.exit(main(sys.argv[2:]))

@@ -10,15 +10,16 @@ import subprocess
 import time
 from base64 import b64decode
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.harness.service.processes import memory_of_service
 from tests.harness.service.user import SSH, User
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.harness.service.daemon import Daemon
 
@@ -122,8 +123,7 @@ class Pair:
     def rss(self) -> int:
         """Return the bytes of the daemon's memory."""
         assert self.daemon.process is not None
-        status = Path(f"/proc/{self.daemon.process.pid}/status").read_text()
-        return next(int(line.split()[1]) * 1024 for line in status.splitlines() if "VmRSS" in line)
+        return memory_of_service(self.daemon.process.pid)
 
 
 def p99(times: list[float]) -> float:

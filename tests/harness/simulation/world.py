@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from boxd.backends.run_directories import RunDirectories
 from boxd.boxes.lifecycle.assembly import Assembly, Places
 from boxd.boxes.lifecycle.lifecycle import Lifecycle, LifecycleOptions
 from boxd.boxes.limits.access_policy import AccessPolicy
@@ -200,16 +201,17 @@ class SteppedBackend(FakeBackend):
 class FakeTunnels:
     """Tunnels of agents that answer whenever their box runs."""
 
-    def __init__(self, steps: Steps, backend: SteppedBackend) -> None:
+    def __init__(self, steps: Steps, backend: SteppedBackend, directories: RunDirectories) -> None:
         self._steps = steps
         self._backend = backend
+        self._directories = directories
         self.open_for: set[str] = set()
         self.shells: dict[str, int] = {}
         """Answer of agents to the announcement of a freeze."""
 
-    async def open(self, box_id: str, directory: Path, host_key: str) -> None:
-        """Check the directory and the files that the agent needs."""
-        if not (directory / "config.json").exists():
+    async def open(self, box_id: str, host_key: str) -> None:
+        """Check the run directory and the files that the agent needs."""
+        if not (self._directories.path(box_id) / "config.json").exists():
             raise Unavailable("the agent finds no configuration")
         assert host_key.startswith("ssh-ed25519 ")
         self.open_for.add(box_id)
@@ -350,12 +352,13 @@ class World:
 
     def _make_daemon(self) -> None:
         self.life = life = Life()
-        self.tunnels = FakeTunnels(self.steps, self.backend)
+        directories = RunDirectories(self.root / "boxes")
+        self.tunnels = FakeTunnels(self.steps, self.backend, directories)
         self.drives = FakeDrives(self.steps)
         store = mortal(self.store, life, "store")
         self.given = Tiers(store, {**load_tiers(), "default": self.tier})
         self.access_policy = AccessPolicy(store, self.clock, self.administrators)
-        places = Places(self.root / "boxes", self.root / "runtime", "ssh-ed25519 DAEMON")
+        places = Places(directories, self.root / "runtime", "ssh-ed25519 DAEMON")
         self.lifecycle = Lifecycle(
             store=store,
             assembly=Assembly(

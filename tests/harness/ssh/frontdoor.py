@@ -24,6 +24,7 @@ import pytest_asyncio
 from box_guest import protocol
 from boxd.backends.docker.without_memory import WithoutMemory
 from boxd.backends.interface import BackendBox, BoxPlan, BoxStats, Capabilities, InitState
+from boxd.backends.run_directories import RunDirectories
 from boxd.boxes.lifecycle.assembly import Assembly, Places
 from boxd.boxes.lifecycle.lifecycle import Lifecycle, LifecycleOptions
 from boxd.boxes.limits.access_policy import AccessPolicy
@@ -96,6 +97,9 @@ class ProcessBackend(WithoutMemory):
             any_image=False,
             why_no_suspend=self.why_no_memory,
         )
+
+    async def require_kind(self, runtime: str, *, containers: bool) -> None:
+        """Do nothing: these boxes are plain processes."""
 
     async def expect(self, roots: Mapping[str, Path], first: str) -> None:
         """Do nothing: there are no images."""
@@ -268,7 +272,7 @@ def assembled(
         new_identity=new_identity,
         drives=None,
         catalog=catalog,
-        places=Places(root / "boxes", root, tunnels.public_key),
+        places=Places(RunDirectories(root / "boxes"), root, tunnels.public_key),
     )
 
 
@@ -309,7 +313,7 @@ async def open_entrance(root: Path) -> AsyncIterator[Entrance]:
             return await operations.asks.request_of_box(box_id, verb, params)
         raise Unavailable(f"box {box_id} asked for {verb}, which there is not here")
 
-    tunnels = TunnelRegistry(keys / "tunnel_ed25519", asked)
+    tunnels = TunnelRegistry(keys / "tunnel_ed25519", RunDirectories(root / "boxes").bind, asked)
     backend, store, clock = ProcessBackend(root), MemoryStore(), SystemClock()
     catalog = PlainCatalog(root)
     administrators: set[str] = set()

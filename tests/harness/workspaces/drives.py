@@ -10,10 +10,12 @@ import pytest
 
 from boxd.clock import SystemClock
 from boxd.workspaces.host_drives import HostDrives
+from boxd.workspaces.mount_process import MountOptions
 from boxd.workspaces.mounts import Mounts
 from boxd.workspaces.pool import DrivePool
 from boxd.workspaces.workspace_drives import WorkspaceDrives
 from tests.doubles.backend import FakeBackend
+from tests.harness.workspaces.users import service_users
 from wrkfs.types import ROOT_INO, Caller
 
 if TYPE_CHECKING:
@@ -38,7 +40,9 @@ class Parts:
         self.server = server
         self.volumes: Volumes = world.volumes()
         self.pool = DrivePool(self.volumes, SystemClock())
-        mounts = Mounts(root / "mounts", on_restart=_nothing, cache=root / "cache")
+        mounts = Mounts(
+            root / "mounts", MountOptions(service_users(root), root / "cache"), on_restart=_nothing
+        )
         self.attacher = HostDrives(self.volumes, mounts, FakeBackend())
         self.drives = WorkspaceDrives(self.volumes, self.pool, self.attacher)
 

@@ -61,7 +61,8 @@ async def test_wrong_host_key_is_refused(quiet_box: LocalBox) -> None:
 async def test_key_of_another_box_is_refused(quiet_box: LocalBox) -> None:
     other_private, other_public = new_identity()
     (quiet_box.root / "other").mkdir()
-    await quiet_box.registry.open("c1" * 16, quiet_box.root / "other", other_public)
+    quiet_box.directories["c1" * 16] = quiet_box.root / "other"
+    await quiet_box.registry.open("c1" * 16, other_public)
     with pytest.raises((asyncssh.Error, OSError)):
         async with agent_with(quiet_box, other_private, [GREETING]):
             pytest.fail("the key of another box was taken")
@@ -87,8 +88,8 @@ async def test_agent_refuses_other_daemons(quiet_box: LocalBox) -> None:
     async def nothing(box_id: str, verb: str, params: dict[str, object]) -> dict[str, object]:
         return {}
 
-    impostor = TunnelRegistry(quiet_box.root / "foreign", nothing)
-    await impostor.open(BOX_ID, quiet_box.run_dir, quiet_box.public)
+    impostor = TunnelRegistry(quiet_box.root / "foreign", quiet_box.bind, nothing)
+    await impostor.open(BOX_ID, quiet_box.public)
     try:
         await quiet_box.start()
         with pytest.raises(Unavailable):
@@ -206,5 +207,6 @@ async def test_idle_connections_do_not_pile_up(quiet_box: LocalBox) -> None:
 async def test_long_paths_work(quiet_box: LocalBox) -> None:
     directory = quiet_box.root / ("d" * 100) / ("e" * 100)
     directory.mkdir(parents=True)
-    await quiet_box.registry.open("d2" * 16, directory, quiet_box.public)
+    quiet_box.directories["d2" * 16] = directory
+    await quiet_box.registry.open("d2" * 16, quiet_box.public)
     assert (directory / protocol.TUNNEL_SOCKET).is_socket()

@@ -11,11 +11,13 @@ import random
 import signal
 import stat
 import subprocess
+import sys
 import tempfile
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import obstore
 import pytest
@@ -40,6 +42,9 @@ if TYPE_CHECKING:
     from tests.plugins.strict_logs import AssertLogs
 
 MIB = 1024 * 1024
+USER = 981_000_000 + os.getpid()
+"""Id of the user of the server. Another process of the tests has another: a start of the server
+ends all processes of its user."""
 
 
 @pytest.fixture
@@ -50,7 +55,7 @@ def directory() -> Iterator[Path]:
 
 @pytest.fixture
 async def server(directory: Path) -> AsyncIterator[EmbeddedObjectServer]:
-    server = EmbeddedObjectServer(directory)
+    server = EmbeddedObjectServer(directory, user=USER)
     try:
         yield server
     finally:
@@ -82,9 +87,10 @@ async def test_files_are_private_and_no_secret_is_shown(
 ) -> None:
     endpoint = await server.start()
     store = await volume(server, endpoint)
-    for name in ("keys.json", "admin.key", "config.json", "admin", "lock", "state.json", "log"):
+    own = [f"server/{name}" for name in ("keys.json", "admin", "lock", "state.json")]
+    for name in ("admin.key", "config.json", "log", *own):
         assert stat.S_IMODE((directory / name).stat().st_mode) == 0o600, name
-    for name in (".", "data", "tmp", "uploads"):
+    for name in (".", "server", "server/data", "server/tmp", "server/uploads"):
         assert stat.S_IMODE((directory / name).stat().st_mode) == 0o700, name
     for secret in (store.secret_key, endpoint.secret.reveal()):
         assert secret.encode() not in Path(f"/proc/{server.pid}/cmdline").read_bytes()
@@ -101,8 +107,8 @@ async def test_keys_objects_and_port_survive_a_restart(
     store = await volume(server, endpoint)
     assert send(store, "PUT", "/drive/vol/x", body=b"kept").status == 200
     await server.stop()
-    assert not (directory / "state.json").exists()
-    again = EmbeddedObjectServer(directory)
+    assert not (directory / "server" / "state.json").exists()
+    again = EmbeddedObjectServer(directory, user=USER)
     try:
         assert (await again.start()).url == endpoint.url
         assert send(store, "GET", "/drive/vol/x").body == b"kept"
@@ -110,12 +116,46 @@ async def test_keys_objects_and_port_survive_a_restart(
         await again.stop()
 
 
+async def test_a_server_of_an_earlier_release_is_adopted_and_its_files_move(
+    directory: Path,
+) -> None:
+    first = EmbeddedObjectServer(directory, user=USER)
+    endpoint = await first.start()
+    store = await volume(first, endpoint)
+    assert send(store, "PUT", "/drive/vol/x", body=b"kept").status == 200
+    await first.stop()
+    for file in (directory / "server").iterdir():
+        os.chown(file, 0, 0)
+        file.rename(directory / file.name)
+    (directory / "server").rmdir()
+    for path in (directory / "data").rglob("*"):
+        os.chown(path, 0, 0)
+    config = json.loads((directory / "config.json").read_text())
+    config |= {"directory": str(directory), "port": urlsplit(endpoint.url).port}
+    (directory / "config.json").write_text(json.dumps(config))
+    command = [sys.executable, "-m", "objectserver", str(directory / "config.json")]
+    with await asyncio.to_thread(subprocess.Popen, command) as earlier:
+        second = EmbeddedObjectServer(directory, user=USER, on_crash=lambda _: None)
+        try:
+            await until((directory / "state.json").exists)
+            assert (await second.start()).url == endpoint.url
+            assert second.pid == earlier.pid
+            assert send(store, "GET", "/drive/vol/x").body == b"kept"
+            earlier.kill()
+            await until(lambda: replaced(second, earlier.pid))
+            assert send(store, "GET", "/drive/vol/x").body == b"kept"
+            assert send(store, "PUT", "/drive/vol/x", body=b"new").status == 200
+            assert not (directory / "data").exists()
+        finally:
+            await second.stop()
+
+
 async def test_a_running_server_is_adopted(server: EmbeddedObjectServer, directory: Path) -> None:
     lines: list[str] = []
     endpoint = await server.start()
     pid = server.pid
     await server.detach()
-    second = EmbeddedObjectServer(directory, on_crash=lines.append)
+    second = EmbeddedObjectServer(directory, user=USER, on_crash=lines.append)
     try:
         assert await second.start() == endpoint
         assert second.pid == pid
@@ -140,11 +180,11 @@ async def test_a_second_server_of_one_directory_is_refused(
     server: EmbeddedObjectServer, directory: Path
 ) -> None:
     await server.start()
-    (directory / "state.json").rename(directory / "hidden")
-    second = EmbeddedObjectServer(directory)
+    (directory / "server" / "state.json").rename(directory / "server" / "hidden")
+    second = EmbeddedObjectServer(directory, user=USER)
     with pytest.raises(Unavailable, match="already running"):
         await second.start()
-    (directory / "hidden").rename(directory / "state.json")
+    (directory / "server" / "hidden").rename(directory / "server" / "state.json")
 
 
 async def test_a_taken_port_is_named(directory: Path) -> None:
@@ -152,7 +192,7 @@ async def test_a_taken_port_is_named(directory: Path) -> None:
     port = taken.sockets[0].getsockname()[1]
     directory.mkdir(mode=0o700)
     (directory / "port").write_text(str(port))
-    server = EmbeddedObjectServer(directory)
+    server = EmbeddedObjectServer(directory, user=USER)
     try:
         with pytest.raises(Unavailable, match=str(port)):
             await server.start()
@@ -163,10 +203,10 @@ async def test_a_taken_port_is_named(directory: Path) -> None:
 
 
 async def test_a_key_table_open_to_others_is_refused(directory: Path) -> None:
-    directory.mkdir(mode=0o700)
-    (directory / "keys.json").write_text("{}")
-    (directory / "keys.json").chmod(0o644)
-    server = EmbeddedObjectServer(directory)
+    (directory / "server").mkdir(mode=0o700, parents=True)
+    (directory / "server" / "keys.json").write_text("{}")
+    (directory / "server" / "keys.json").chmod(0o644)
+    server = EmbeddedObjectServer(directory, user=USER)
     try:
         with pytest.raises(Unavailable, match="chmod 600"):
             await server.start()
@@ -225,11 +265,11 @@ async def test_killed_while_writing_keeps_every_acknowledged_object(
         assert hashlib.sha256(bytes(found)).digest() == began[row["path"]]
     await server.stop()
     assert (await server.start()).url == endpoint.url
-    assert list((directory / "tmp").iterdir()) == []
+    assert list((directory / "server" / "tmp").iterdir()) == []
 
 
 async def test_a_full_disk_is_answered_and_nothing_is_stored(small_disk: Path) -> None:
-    server = EmbeddedObjectServer(small_disk)
+    server = EmbeddedObjectServer(small_disk, user=USER)
     try:
         store = await volume(server, await server.start())
         assert send(store, "PUT", "/drive/vol/fits", body=b"x" * 4 * MIB).status == 200
@@ -239,7 +279,7 @@ async def test_a_full_disk_is_answered_and_nothing_is_stored(small_disk: Path) -
         again = send(store, "PUT", "/drive/vol/fits", body=b"y" * 16 * MIB)
         assert again.status == 507
         assert send(store, "GET", "/drive/vol/fits").body == b"x" * 4 * MIB
-        assert list((small_disk / "tmp").iterdir()) == []
+        assert list((small_disk / "server" / "tmp").iterdir()) == []
         assert send(store, "PUT", "/drive/vol/after", body=b"z" * 4 * MIB).status == 200
     finally:
         await server.stop()
@@ -292,7 +332,7 @@ async def test_a_damaged_file_is_never_served(
 ) -> None:
     store = await volume(server, await server.start())
     assert send(store, "PUT", "/drive/vol/x", body=b"b" * 300_000).status == 200
-    file = directory / "data" / "vol" / "x.o"
+    file = directory / "server" / "data" / "vol" / "x.o"
     whole = file.read_bytes()
     for damaged in (whole[:-1], whole[:1000], b"", whole[:100] + whole[200:]):
         file.write_bytes(damaged)
@@ -324,7 +364,7 @@ async def test_bad_commands_change_nothing(
 ) -> None:
     await server.start()
     before = await server.credentials()
-    reader, writer = await asyncio.open_unix_connection(directory / "admin")
+    reader, writer = await asyncio.open_unix_connection(directory / "server" / "admin")
     writer.write(line)
     with contextlib.suppress(ConnectionError):
         answer = await reader.readline()

@@ -76,7 +76,7 @@ async def test_no_tcp_and_private_files(server: EmbeddedPostgres, directory: Pat
     for path, mode in (
         (directory, 0o700),
         (directory / "data", 0o700),
-        (directory / "socket", 0o700),
+        (directory / "socket", 0o711),
         (directory / "password", 0o600),
     ):
         assert stat.S_IMODE(path.stat().st_mode) == mode

@@ -58,6 +58,7 @@ async def test_all_routes_are_listed(web: Web) -> None:
         Route("/v1/boxes/{ref}", ("DELETE",), public=False),
         Route("/v1/boxes/{ref}/suspend", ("POST",), public=False),
         Route("/v1/boxes/{ref}/resume", ("POST",), public=False),
+        Route("/v1/boxes/{ref}/keep", ("POST",), public=False),
         Route("/v1/images", ("GET",), public=False),
         Route("/v1/flavors", ("GET",), public=False),
         Route("/v1/surfaces", ("GET",), public=False),
@@ -224,6 +225,40 @@ async def test_a_pinned_box_is_removed_only_with_force(web: Web) -> None:
     assert len((await client.get("/v1/boxes")).json()) == 1
     assert (await client.delete("/v1/boxes/web?force=true")).status_code == 204
     assert (await client.get("/v1/boxes")).json() == []
+
+
+async def test_a_box_is_kept_and_given_back(web: Web) -> None:
+    await make_box(web, "web")
+    client = web.client()
+    (box,) = (await client.get("/v1/boxes")).json()
+    assert (box["durable"], box["removal"]["why"]) == (False, "unused")
+    for _ in range(2):
+        response = await client.post("/v1/boxes/web/keep")
+        box = response.json()
+        assert (response.status_code, box["durable"], box["removal"]) == (200, True, None)
+    response = await client.post("/v1/boxes/web/keep?off=true")
+    box = response.json()
+    assert (response.status_code, box["durable"], box["removal"]["why"]) == (200, False, "unused")
+    assert (await client.get("/v1/boxes")).json()[0]["removal"] is not None
+    refused = await client.post("/v1/boxes/web/keep?off=maybe")
+    assert (refused.status_code, "off" in error_of(refused)) == (400, True)
+    assert (await client.post("/v1/boxes/nothing/keep")).status_code == 404
+
+
+async def test_exec_creates_a_durable_box_without_a_default_deadline(web: Web) -> None:
+    client, plain = web.client(), {"content-type": "text/plain"}
+    boxes: dict[str, dict[str, object]] = {}
+    for spec, durable in (("job", False), ("job!", True), ("kept!", True), ("kept%21", True)):
+        response = await client.post(f"/v1/exec/{spec}", content=b"true", headers=plain)
+        assert response.status_code == 200, response.text
+        name = spec.removesuffix("!").removesuffix("%21")
+        boxes = {box["name"]: box for box in (await client.get("/v1/boxes")).json()}
+        assert (boxes[name]["durable"]) is durable
+    assert boxes["job"]["deadline"] is not None  # a deadline that exists is not taken away
+    assert boxes["kept"]["deadline"] is None
+    for spec, text in (("kept!!", "'!' occurs twice"), ("_!", "throwaway box cannot be durable")):
+        refused = await client.post(f"/v1/exec/{spec}", content=b"true", headers=plain)
+        assert (refused.status_code, text in error_of(refused)) == (400, True)
 
 
 @pytest.mark.parametrize("path", ["api?ws=ws1", "ws1%2Fapi", "ws1%2fapi?ws=ws1"])

@@ -108,7 +108,7 @@ async def test_who_looks_at_many_at_once_keeps_no_other_owner_waiting(
     bob, hold = web.client(await web.new_key(BOB)), asyncio.Event()
     shown: list[bytes] = []
 
-    async def sanitised(_kind: str, content: bytes) -> str:
+    async def sanitised(_kind: str, content: bytes, _run: object) -> str:
         shown.append(content)
         if content == b"alice":
             await hold.wait()

@@ -12,19 +12,24 @@ import asyncpg
 import pytest
 
 from boxd.errors import QuotaExceeded, Unavailable
+from boxd.workspaces.journals import HostJournals
 from boxd.workspaces.pool import IDLE, LIMITS, MAX_OPEN, MAX_OWNER, SHARE, DrivePool, most_open
 from tests.harness.simulation.world import TurnedClock
 from tests.harness.volumes.leaks import listed
+from wrkfs.meta.delegations.store import DelegatedMeta
+from wrkfs.meta.postgres.store import PostgresMeta
 from wrkfs.types import ROOT_INO, Caller
 from wrkfs.upkeep import background
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from wrkfs.config import VolumeConfig
     from wrkfs.fs import Filesystem
 
 OWNER = "SHA256:alice"
+ALICE = Caller(1000, 1000)
 
 
 class OneVolume:
@@ -161,3 +166,44 @@ async def test_one_owner_leaves_room_for_others(volumes: OneVolume, clock: Turne
             await stack.enter_async_context(pool.use("SHA256:bob", None, create=True))
     finally:
         await pool.close()
+
+
+async def test_a_request_gets_what_a_dead_mount_had_not_sent(
+    volumes: OneVolume,
+    clock: TurnedClock,
+    volume: VolumeConfig,
+    drive_database: str,
+    tmp_path: Path,
+) -> None:
+    journals = HostJournals(tmp_path)
+    async with journals.open(volume) as directory:
+        mount = DelegatedMeta(
+            PostgresMeta(volume, leases=True, delegates=True), volume.schema, directory
+        )
+    await mount.start()
+    home = await mount.mkdir(ROOT_INO, b"home", 0o755, ALICE)
+    await mount.sync()
+    await mount.create(home.ino, b"unsent", 0o644, ALICE, exclusive=True)
+    # As SIGKILL ends the process: nothing is sent, and nobody tells the database.
+    await mount._flusher.stop()
+    assert not mount._flusher.idle
+    mount._flusher.close_journal()
+    session = mount._inner
+    assert isinstance(session, PostgresMeta)
+    await session._session._stop_heartbeat()
+    admin = await asyncpg.connect(drive_database)
+    await admin.execute(
+        f"UPDATE {volume.schema}.session "  # noqa: S608 ours
+        "SET expires_at = now() - interval '1 s', heartbeat_at = now() - interval '1 day', "
+        "suspected_at = now() - interval '1 day'"
+    )
+    await admin.close()
+    pool = DrivePool(volumes, clock, journals=journals)
+    try:
+        async with pool.use(OWNER, None, create=True) as fs:
+            assert fs is not None
+            assert (await fs.lookup(home.ino, b"unsent")).ino
+        assert list(directory.iterdir()) == []
+    finally:
+        await pool.close()
+        await mount.close()

@@ -17,16 +17,18 @@ from tests.harness.boxes import escapes, posture
 from tests.harness.boxes.dockerd import open_docker_host
 from tests.harness.network import egress_lists, fence
 from tests.harness.network import neighbour as beside
-from tests.harness.network.answers import Answers
-from tests.harness.network.fence import ANYWHERE, LOOPBACK_RESOLVER, PORT
+from tests.harness.network.fence import PORT, host_listener, neighbour
 from tests.harness.network.nameserver import NameServer, serving
 from tests.harness.network.neighbour import PRIVATE, in_namespace
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
     from tests.harness.boxes.dockerd import Dockerd, DockerHost
+    from tests.harness.network.answers import Answers
     from tests.harness.network.neighbour import Neighbour
+
+__all__ = ["host_listener", "neighbour"]
 
 REVIEWED = Path(__file__).with_name("posture_docker.json")
 
@@ -42,25 +44,6 @@ async def host(dockerd: Dockerd, state_dir: Path, image_rootfs: Path) -> AsyncIt
     """With boxes of the `debian` image."""
     async with open_docker_host(dockerd, state_dir, image_rootfs) as one:
         yield one
-
-
-@pytest.fixture
-def neighbour() -> Iterator[Neighbour]:
-    """A machine beside the host; see tests.harness.network.neighbour."""
-    with beside.neighbour(PORT, 53) as one:
-        yield one
-
-
-@pytest.fixture
-def host_listener() -> Iterator[Answers]:
-    """Answers on every address of this host."""
-    answers = Answers()
-    try:
-        answers.listen(ANYWHERE, PORT)
-        answers.listen(LOOPBACK_RESOLVER, 53)
-        yield answers
-    finally:
-        answers.close()
 
 
 async def test_posture_equals_the_reviewed_file(host: DockerHost) -> None:

@@ -188,7 +188,7 @@ async def test_a_restore_compares_no_length_of_open_files(sleepy: Sleepy) -> Non
     await sleepy.suspend(guest)
     root = sleepy.host.names.paths(guest.box).root
     memory = sleepy.memory(guest.box)
-    mended = await image_rewrite.mend(memory, root=root, drive=None, hostname="testbox")
+    mended = await image_rewrite.mend(memory, root=root, drive=None, hostname="testbox", by=None)
     images = (memory / image_rewrite.FILES, mended.images / image_rewrite.FILES)
     dumped, restored = (
         {file.name.decode(): file.size for file in criu_images.open_files(data.read_bytes(), b"")}

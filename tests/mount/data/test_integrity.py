@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from boxd.workspaces.mount_process import MountOptions
 from boxd.workspaces.mounts import Mounts
 from tests.harness.loop import run
 from tests.harness.mounts.drive import MountProcess, until
+from tests.harness.workspaces.users import service_users
 from wrkfs.config import Limits
 from wrkfs.errors import StorageError
 from wrkfs.fs import Filesystem
@@ -43,7 +45,7 @@ CONTENTS = {name: random.Random(name).randbytes(SIZE) for name in NAMES}
 
 def objects_of(volume: VolumeConfig, server: ObjectServer) -> list[Path]:
     """The files in which the object server keeps a volume's blocks."""
-    prefix = server.directory / "data" / volume.store.prefix
+    prefix = server.directory / "server" / "data" / volume.store.prefix
     return sorted(path for path in prefix.rglob("*") if path.is_file())
 
 
@@ -345,15 +347,16 @@ async def test_the_daemon_gives_its_mounts_a_cache(
     async def nobody(volume_id: str, path: Path) -> None:
         raise AssertionError(f"{volume_id} at {path} was restarted")
 
-    mounts = Mounts(tmp_path / "mounts", on_restart=nobody, cache=cache_disk, cache_size=1 << 30)
+    options = MountOptions(service_users(tmp_path), cache_disk, 1 << 30)
+    mounts = Mounts(tmp_path / "mounts", options, on_restart=nobody)
     try:
         await asyncio.to_thread(fill, await mounts.ensure(volume))
         for _ in range(ROUNDS):
             await mounts.release(volume.volume)
             await asyncio.to_thread(check_all, await mounts.ensure(volume))
-            if await asyncio.to_thread(is_cached, cache_disk):
+            if await asyncio.to_thread(is_cached, cache_disk / volume.volume):
                 break
-        assert cached_bytes(cache_disk) >= len(NAMES) * SIZE
+        assert cached_bytes(cache_disk / volume.volume) >= len(NAMES) * SIZE
         told = await mounts.health(volume.volume)
         assert told["health"] == "ok"
     finally:

@@ -8,6 +8,7 @@ import os
 import signal
 import stat
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,14 +16,22 @@ import pytest
 from boxd.embedded.process import start_ticks
 from boxd.errors import Unavailable
 from boxd.workspaces import health
+from boxd.workspaces.journals import read_journals
+from boxd.workspaces.mount_process import MountOptions
 from boxd.workspaces.mounts import Mounts
+from tests.harness.mounts.drive import fresh_volume
 from tests.harness.wait import until
+from tests.harness.workspaces.users import service_users
 from wrkfs.config import StoreConfig, VolumeConfig
+from wrkfs.data.diskcache import cache_directory
+from wrkfs.meta.delegations.delta import cut_record
+from wrkfs.meta.delegations.journal import Journal, Owner
+from wrkfs.types import Ino, SessionId
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
+    from tests.harness.servers.objectserver import ObjectServer
     from tests.plugins.strict_logs import AssertLogs
 
 
@@ -42,15 +51,20 @@ def restarts() -> Restarts:
     return Restarts()
 
 
+def open_mounts(tmp_path: Path, restarts: Restarts) -> Mounts:
+    """Return the mounts of a daemon with this state directory."""
+    return Mounts(tmp_path, MountOptions(service_users(tmp_path)), on_restart=restarts)
+
+
 @pytest.fixture
 async def mounts(tmp_path: Path, restarts: Restarts) -> AsyncIterator[Mounts]:
     """Mounts below `tmp_path`, ended afterwards whoever holds them then."""
-    made = Mounts(tmp_path, on_restart=restarts)
+    made = open_mounts(tmp_path, restarts)
     try:
         yield made
     finally:
         await made.close(stop=True)
-        last = Mounts(tmp_path, on_restart=restarts)
+        last = open_mounts(tmp_path, restarts)
         await last.adopt()
         await last.close(stop=True)
 
@@ -83,7 +97,7 @@ async def test_a_mount_tells_how_it_does(
     told = await mounts.health(volume.volume)
     assert (told["health"], told["bytes_used"], told["inodes_used"]) == ("ok", 1000, 1)
     assert told["pending_bytes"] == 0
-    socket = tmp_path / volume.volume / "status"
+    socket = tmp_path / volume.volume / "process" / "status"
     assert stat.S_IMODE(socket.stat().st_mode) == 0o600
     pid = pid_of(tmp_path, volume)
     os.kill(pid, signal.SIGSTOP)
@@ -155,7 +169,7 @@ async def test_the_next_daemon_adopts_a_living_mount(
     pid = pid_of(tmp_path, volume)
     await mounts.close(stop=False)
     await write(path / "f", b"still there")
-    successor = Mounts(tmp_path, on_restart=restarts)
+    successor = open_mounts(tmp_path, restarts)
     await successor.adopt()
     assert await successor.ensure(volume) == path
     assert pid_of(tmp_path, volume) == pid
@@ -175,7 +189,7 @@ async def test_the_next_daemon_clears_what_died_meanwhile(
     await mounts.close(stop=False)
     os.kill(pid, signal.SIGKILL)
     await until(lambda: start_ticks(pid) is None)
-    successor = Mounts(tmp_path, on_restart=restarts)
+    successor = open_mounts(tmp_path, restarts)
     await successor.adopt()
     assert not is_mounted(path)
     await write(await successor.ensure(volume) / "f", b"x")
@@ -191,7 +205,7 @@ async def test_another_process_with_the_old_number_is_not_adopted(
     record = tmp_path / volume.volume / "pid"
     saved = record.read_text()
     record.write_text(json.dumps({"pid": os.getpid(), "start": 1}))
-    successor = Mounts(tmp_path, on_restart=restarts)
+    successor = open_mounts(tmp_path, restarts)
     await successor.adopt()
     assert not is_mounted(path), "a mount of an unknown process is cleared away"
     record.write_text(saved)
@@ -204,7 +218,7 @@ async def test_a_mount_that_cannot_start_says_so_and_leaves_nothing(
 ) -> None:
     (tmp_path / volume.volume).mkdir()
     (tmp_path / volume.volume / "mnt").write_text("in the way")
-    with pytest.raises(Unavailable, match="cannot prepare the mount point"):
+    with pytest.raises(Unavailable, match="cannot prepare the mount of the drive"):
         await mounts.ensure(volume)
     assert not is_mounted(tmp_path / volume.volume / "mnt")
 
@@ -214,3 +228,52 @@ async def test_volume_ids_are_not_paths(mounts: Mounts) -> None:
     for bad in ("../x", "", "."):
         with pytest.raises(ValueError, match="file name"):
             await mounts.ensure(replace(config, volume=bad))
+
+
+async def test_each_mount_process_has_an_own_user_and_no_rights(
+    mounts: Mounts,
+    volume: VolumeConfig,
+    tmp_path: Path,
+    drive_database: str,
+    objectserver: ObjectServer,
+) -> None:
+    users = set()
+    with fresh_volume(drive_database, objectserver) as other:
+        for config in (volume, other):
+            path = await mounts.ensure(config)
+            await write(path / "f", b"x")
+            text = await read(Path(f"/proc/{pid_of(tmp_path, config)}/status"))
+            lines = text.decode().splitlines()
+            status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+            assert int(status["CapEff"], 16) == int(status["CapBnd"], 16) == 0
+            assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+            users.add(int(status["Uid"].split()[0]))
+            assert (tmp_path / config.volume / "process").stat().st_uid in users
+        await mounts.release(other.volume)
+    assert len(users) == 2
+    assert 0 not in users
+
+
+async def test_what_a_mount_without_a_sandbox_left_is_taken_over(
+    restarts: Restarts, volume: VolumeConfig, tmp_path: Path
+) -> None:
+    old = Journal(tmp_path / "journals", Owner(volume.schema, SessionId(3), 1))
+    old.append([cut_record(Ino(7), b"name")])
+    old.close(keep=True)
+    foreign = Journal(tmp_path / "journals", Owner("v_other", SessionId(3), 1))
+    foreign.append([cut_record(Ino(7), b"name")])
+    foreign.close(keep=True)
+    cache = cache_directory(tmp_path / "cache", volume)
+    (cache / "aa").mkdir(parents=True)
+    options = MountOptions(service_users(tmp_path), tmp_path / "cache", 1 << 30, tmp_path)
+    mounts = Mounts(tmp_path / "mounts", options, on_restart=restarts)
+    try:
+        await write(await mounts.ensure(volume) / "f", b"x")
+    finally:
+        await mounts.close(stop=True)
+    # A session with this number never existed, so the journal is kept as lost.
+    journals = tmp_path / "mounts" / volume.volume / "process" / "journal"
+    assert [journal.state for journal in read_journals([journals])] == ["lost"]
+    assert [path.name for path in (tmp_path / "journals").iterdir()] == ["v_other-3"]
+    assert not cache.exists()
+    assert (tmp_path / "cache" / volume.volume / cache.name).stat().st_uid != 0

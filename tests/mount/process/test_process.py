@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from box_guest.fuse import tuning
 from box_guest.mount import mountpoint as mounting
 from tests.harness.mounts.drive import MountProcess, until
 
@@ -37,15 +38,15 @@ def test_options_and_tuning(mount: Callable[[], MountProcess]) -> None:
     assert fields[0] == "wrk"
     assert fields[2] == "fuse.wrkfs"
     assert {"nosuid", "nodev", "default_permissions", "allow_other"} <= set(fields[3].split(","))
-    device = mounting.device(path)
+    device = tuning.device(path)
     assert device is not None
     read_ahead = Path(f"/sys/class/bdi/{device}/read_ahead_kb").read_text().strip()
-    assert read_ahead == str(mounting.READ_AHEAD_KB)
-    control = mounting.control_files()
+    assert read_ahead == str(tuning.READ_AHEAD_KB)
+    control = tuning.control_files()
     assert control is not None
     name = device.partition(":")[2] + "/max_background"
     descriptor = os.open(name, os.O_RDONLY, dir_fd=control)
-    assert int(os.read(descriptor, 20)) == mounting.MAX_BACKGROUND
+    assert int(os.read(descriptor, 20)) == tuning.MAX_BACKGROUND
     os.close(descriptor)
     os.close(control)
 
@@ -57,7 +58,7 @@ def test_sigterm_commits_and_unmounts(mount: Callable[[], MountProcess]) -> None
     file = (first.path / "held").open("wb", buffering=0)
     file.write(b"held open")
     assert first.stop() == 0
-    assert mounting.device(first.path) is None
+    assert tuning.device(first.path) is None
     with pytest.raises(OSError, match="not connected"):
         file.write(b"more")
     with contextlib.suppress(OSError):

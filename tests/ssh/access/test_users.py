@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.harness.ssh.openssh import Client
 
 
-LS = ["NAME", "ID", "STATE", "ATTACHED", "IMAGE", "FLAVOR", "AGE", "DEADLINE", "NEXT"]
+LS = ["NAME", "ID", "STATE", "ATTACHED", "IMAGE", "FLAVOR", "AGE", "DEADLINE", "NEXT", "REMOVAL"]
 
 
 async def as_json(client: Client, line: str) -> Any:  # noqa: ANN401 - JSON of any command
@@ -216,7 +216,8 @@ async def test_flavors_and_images_as_json(front_door: Entrance) -> None:
     ]
     flavors = await as_json(client, "flavors")
     small = {"name": "small", "description": "for tests", "cpus": 1.0, "mem_mb": 512}
-    assert flavors[0] == {**small, "disk_mb": 0, "pids": 512}
+    kind = {"runtime": "", "containers": False}
+    assert flavors[0] == {**small, "disk_mb": 0, "pids": 512, **kind}
     table = (await client.run("cli", "flavors")).text
     head = ["NAME", "CPUS", "MEM MiB", "DISK MiB", "PIDS", "DESCRIPTION"]
     assert re.split(r" {2,}", table.splitlines()[0]) == head

@@ -22,6 +22,7 @@ EXPECTED: dict[Action, tuple[set[str], bool]] = {
     Action.REMOVE_BOX: (ACCOUNT, True),
     Action.SUSPEND_BOX: (ACCOUNT, True),
     Action.PIN_BOX: (ACCOUNT, True),
+    Action.KEEP_BOX: (ACCOUNT, True),
     Action.SNAPSHOT_BOX: (ACCOUNT, True),
     Action.RELAY_BOX: ({"ssh_key"}, False),
     Action.SHARE_BOX: ({"ssh_key"}, False),

@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd import service
 from boxd.cli.main import parser
 from boxd.cli.settings import config_of
 from boxd.errors import BadRequest, Unavailable
+from boxd.operator_files import OperatorFiles
+from boxd.privileged import local
+from boxd.privileged.interface import Servers
+from boxd.sandbox.users import ServiceUsers
 from boxd.service import Service
 from tests.doubles.backend import FakeBackend
 from tests.doubles.control_store import MemoryStore
@@ -18,6 +21,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from boxd.config import Config
+
+
+def service(config: Config, *, serve: bool) -> Service:
+    """Return a service whose parts run in this process."""
+    config.state_dir.mkdir(exist_ok=True)
+    host = local.LocalHost(config, lambda _: None, serve=serve)
+    return Service(config, OperatorFiles.read(config, serve=serve), host, lambda _: None)
 
 
 class Refusing(FakeBackend):
@@ -48,11 +58,15 @@ async def test_a_setup_that_is_refused_leaves_the_host_as_it_was(
         sizes.append(config.boxes_size)
         return backend
 
+    async def servers(_: object) -> Servers:
+        return Servers("", None)
+
+    monkeypatch.setattr(local.LocalHost, "start_servers", servers)
     monkeypatch.setattr(Service, "_start_stores", stores)
-    monkeypatch.setattr(service, "choose", choose)
+    monkeypatch.setattr(local, "choose", choose)
     config = config_of(parser().parse_args(["serve", "--state-dir", str(tmp_path / "state")]))
     with pytest.raises(Unavailable, match="the fence does not hold"):
-        await Service(config, lambda _: None).start(serve=serve)
+        await service(config, serve=serve).start(serve=serve)
     assert not backend.changed
     assert sizes == [None if serve else 0]
 
@@ -60,13 +74,13 @@ async def test_a_setup_that_is_refused_leaves_the_host_as_it_was(
 async def test_a_floor_of_free_space_that_cannot_be_is_refused_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def stores(*_: object, serve: bool) -> tuple[MemoryStore, None]:
-        raise Unavailable(f"stores begin, serving: {serve}")
+    def setup(_: object) -> None:
+        raise Unavailable("the servers begin")
 
-    monkeypatch.setattr(Service, "_start_stores", stores)
+    monkeypatch.setattr(ServiceUsers, "setup", setup)
     state = str(tmp_path / "state")
     config = config_of(parser().parse_args(["serve", "--state-dir", state, "--min-free", "9999T"]))
     with pytest.raises(BadRequest, match=r"--min-free: .* MiB can never be free"):
-        await Service(config, lambda _: None).start()
-    with pytest.raises(Unavailable, match="stores begin, serving: False"):  # `boxd down` asks not
-        await Service(config, lambda _: None).start(serve=False)
+        await service(config, serve=True).start()
+    with pytest.raises(Unavailable, match="the servers begin"):  # `boxd down` asks not
+        await service(config, serve=False).start(serve=False)

@@ -14,12 +14,13 @@ import json
 import os
 import re
 import shutil
+import stat
 import struct
 import zlib
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgpack
 
@@ -277,6 +278,20 @@ def _delete(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """Open a file of a journal for reading. Raises OSError, and ValueError if it is no file.
+
+    A mount process that somebody took over may put a link, or a pipe without a writer, there.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ValueError(f"{path.name} is not a regular file")
+    with os.fdopen(descriptor, "rb") as file:
+        yield file
+
+
 def segments_of(path: Path) -> list[Path]:
     """Return the files of the batches of a journal, in order. Raises OSError."""
     return sorted(file for file in path.iterdir() if _SEGMENT.fullmatch(file.name))
@@ -310,7 +325,7 @@ def read_after(path: Path) -> tuple[int, int]:
 def _read(path: Path, most: int | None = None) -> tuple[list[list[Record]], bool]:
     """Return the first entries of a file, and False if one of them is torn."""
     entries: list[list[Record]] = []
-    with path.open("rb") as file:
+    with opened(path) as file:
         if os.fstat(file.fileno()).st_size > SEGMENT_MAX:
             raise ValueError(f"{path.name} is larger than {SEGMENT_MAX} bytes")
         while (most is None or len(entries) < most) and (head := file.read(_HEAD.size)):

@@ -11,6 +11,7 @@ from wrkfs.meta.delegations import delta
 from wrkfs.meta.delegations.journal import (
     OWNER_FILE,
     OWNER_MAX,
+    opened,
     read_changes,
     read_owner,
     segments_of,
@@ -113,7 +114,7 @@ def _place(path: Path) -> tuple[int, int, int] | None:
 def _owner(path: Path) -> tuple[Owner | None, str]:
     """Return the owner of a journal, or None and why it cannot be read."""
     try:
-        with (path / OWNER_FILE).open("rb") as file:
+        with opened(path / OWNER_FILE) as file:
             return read_owner(file.read(OWNER_MAX)), ""
     except OSError as error:
         return None, str(error.strerror)

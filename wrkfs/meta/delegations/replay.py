@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from wrkfs.errors import NoSpace, Unavailable, WrkfsError
 from wrkfs.meta.delegations.delta import Delta
 from wrkfs.meta.delegations.journal import NAMELESS, left_journals
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
     from wrkfs.meta.delegations.journal import LeftBatch, LeftJournal, Owner
     from wrkfs.meta.interface.delegations import DelegationStore
     from wrkfs.types import SessionId
 
+OpenJournals: TypeAlias = "Callable[[], AbstractAsyncContextManager[Path]]"
+"""Returns a context with the directory of a volume's journals."""
+
 log = logging.getLogger(__name__)
 
 _FENCED = "other hosts needed the directories and fenced the session"
 _REASONS = 5
 """Maximum number of reasons in a message."""
+
+
+async def replay_opened(
+    store: DelegationStore, schema: str, open_journals: OpenJournals
+) -> set[SessionId]:
+    """Replay the journals in a directory that is open only meanwhile: see `replay_left`."""
+    async with open_journals() as root:
+        return await replay_left(store, schema, root)
 
 
 async def replay_left(store: DelegationStore, schema: str, root: Path) -> set[SessionId]:

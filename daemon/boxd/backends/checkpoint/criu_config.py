@@ -128,23 +128,29 @@ def _mask_key(path: str) -> str:
     return "masked" + path.replace("/", "-")
 
 
-def dump(box_id: str, images: Path, work: Path) -> tuple[str, ...]:
+def dump(box_id: str, images: Path, work: Path, *, own_users: bool) -> tuple[str, ...]:
     """Return runc's arguments to write a box's memory to `images` and the log to `work`.
 
-    The box must be paused, and stays paused.
+    The box must be paused, and stays paused. With `own_users`, it has its own user namespace. CRIU
+    then creates a new one at the restore, and a network namespace that belongs to it. So the dump
+    contains no links, and the service connects the box again.
     """
-    return ("checkpoint", *_places(images, work), "--leave-running", box_id)
+    return ("checkpoint", *_places(images, work), *_network(own_users), "--leave-running", box_id)
 
 
 def restore(
-    box_id: str, images: Path, work: Path, *, bundle: Path, pid_file: Path
+    box_id: str, images: Path, work: Path, *, bundle: Path, pid_file: Path, own_users: bool
 ) -> tuple[str, ...]:
     """Return runc's arguments to restore a box from `images`; the box runs at once.
 
     The streams of the runc process become the box's, so they must be /dev/null.
     """
     places = ("--bundle", str(bundle), "--pid-file", str(pid_file), *_places(images, work))
-    return ("restore", "--detach", *places, box_id)
+    return ("restore", "--detach", *places, *_network(own_users), box_id)
+
+
+def _network(own_users: bool) -> tuple[str, ...]:
+    return ("--empty-ns", "network") if own_users else ()
 
 
 def complaint(log: str) -> str:

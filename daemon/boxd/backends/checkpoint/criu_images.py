@@ -35,6 +35,8 @@ MOUNTPOINTS = 0x55563928
 """Magic number of `mountpoints-*.img`: the mounts in the box."""
 REMAPS = 0x59133954
 """Magic number of `remap-fpath.img`: the open files that had no name at the dump."""
+USERS = 0x55474906
+"""Magic number of `userns-*.img`: the ranges of ids of the box."""
 NAMES = 0x54473203
 """Magic number of `utsns-*.img`: the hostname of the box."""
 _DRIVE = DRIVE_DIR.encode()
@@ -50,6 +52,7 @@ _MOUNT_ID, _MOUNT_POINT, _MOUNT_DELETED, _MOUNT_KEY = 2, 7, 16, 18
 _REMAP_FILE, _REMAP_BY, _REMAP_HOW = 1, 2, 3
 _LINKED = 0
 _HOSTNAME = 1
+_LOWER_FIRST = 2
 
 
 class DamagedImage(BoxdError):
@@ -270,6 +273,23 @@ def with_hostname(names: bytes, hostname: str) -> bytes:
             )
         )
     return write_image(messages, NAMES)
+
+
+def with_ids(users: bytes, first: int) -> bytes:
+    """Return `userns-*.img` with another first id of the host for all users and groups.
+
+    All other images have the ids that the box sees.
+    """
+    messages = []
+    for message in parse_image(users, USERS):
+        fields = parse_message(message)
+        for place, field in enumerate(fields):
+            if isinstance(field.value, bytes):
+                extent = [f for f in parse_message(field.value) if f.number != _LOWER_FIRST]
+                extent.append(Field(_LOWER_FIRST, Wire.VARINT, first))
+                fields[place] = Field(field.number, field.wire, write_message(extent))
+        messages.append(write_message(fields))
+    return write_image(messages, USERS)
 
 
 def _changed(files: bytes, change: Callable[[list[Field]], list[Field]]) -> bytes:

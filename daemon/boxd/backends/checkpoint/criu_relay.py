@@ -18,9 +18,13 @@ import select
 import sys
 
 PERMISSION = b"go"
+CONNECT, CHECK = "connect", "check"
+"""Requests to the service: to connect the network namespace of a process, and to check a box."""
 MOST = 256 * 1024
 """Maximum size of a message between runc and CRIU, in bytes; *measured*: 5,000 for a restore."""
-EARLY = frozenset({b"pre-restore", b"setup-namespaces", b"post-setup-namespaces"})
+NAMESPACES = b"setup-namespaces"
+"""The report that the namespaces of the first process exist, but nothing else."""
+EARLY = frozenset({b"pre-restore", NAMESPACES, b"post-setup-namespaces"})
 """Reports before the processes exist. All other reports of CRIU need the permission."""
 _FEATURES, _VERSION = 9, 10
 """Types of requests that do not restore anything."""
@@ -97,6 +101,15 @@ def needs_permission(response: bytes) -> int | None:
     return pid if isinstance(pid, int) else 0
 
 
+def new_namespaces(response: bytes) -> int | None:
+    """Return the pid in a report of new namespaces; None for other messages."""
+    values = fields(response)
+    report = values.get(_NOTIFY)
+    details = fields(report) if isinstance(report, bytes) else {}
+    pid = details.get(_PID)
+    return pid if details.get(_SCRIPT) == NAMESPACES and isinstance(pid, int) else None
+
+
 def relay(runc: int, criu: int, gate: str, mark: str) -> None:
     """Forward messages between two sockets until CRIU closes its end or permission is denied."""
     permitted = False
@@ -111,9 +124,13 @@ def relay(runc: int, criu: int, gate: str, mark: str) -> None:
                 if source == runc:
                     _end_output(criu)
                 continue
+            if source == criu and not permitted:
+                new = new_namespaces(message)
+                if new is not None and not _has_permission(gate, CONNECT, new):
+                    return
             pid = None if permitted or source == runc else needs_permission(message)
             if pid is not None:
-                if not _has_permission(gate, pid):
+                if not _has_permission(gate, CHECK, pid):
                     return
                 _create(mark)
                 permitted = True
@@ -126,14 +143,14 @@ def _end_output(descriptor: int) -> None:
     copy.close()
 
 
-def _has_permission(gate: str, pid: int) -> bool:
-    """Ask the service for permission. Return False if the service is dead or dies meanwhile."""
+def _has_permission(gate: str, what: str, pid: int) -> bool:
+    """Ask the service. Return False if it refuses, is dead or dies meanwhile."""
     # The path of a socket is limited to 107 bytes.
     directory = os.open(os.path.dirname(gate), os.O_PATH | os.O_DIRECTORY)
     service = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
         service.connect(f"/proc/self/fd/{directory}/{os.path.basename(gate)}")
-        service.sendall(b"%d\n" % pid)
+        service.sendall(f"{what} {pid}\n".encode())
         return service.recv(len(PERMISSION)) == PERMISSION
     except OSError:
         return False
@@ -201,7 +218,7 @@ def main(words: list[str]) -> None:
     criu, gate, mark, cgroups, *arguments = words
     if arguments[:1] == ["swrk"]:
         interpose(int(arguments[1]), gate, mark, cgroups.splitlines())
-    os.execv(criu, [criu, *arguments])  # noqa: S606 - runc must find CRIU under this pid
+    os.execv(criu, [criu, *arguments])  # runc must find CRIU under this pid
 
 
 if __name__ == "__main__":

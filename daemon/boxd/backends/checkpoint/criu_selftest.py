@@ -2,7 +2,7 @@
 
 `criu check` is not enough. *Measured*: CRIU 4.1 passes it but crashes in the dump, and after a
 resume by 4.2, file watches never report events again. So the test makes a tiny box as the backend
-does, with a bundle, root overlay, cgroup and network namespace. The box contains this host's
+does, with a bundle, root overlay, cgroup and user namespace. The box contains this host's
 interpreter. The test suspends the box as the backend does (pause, dump, kill) and resumes it. The
 memory must then have the old content, the counter must continue, and the watches must report
 events.
@@ -22,12 +22,14 @@ from typing import TYPE_CHECKING, Any
 
 from boxd.backends.checkpoint import criu_config, criu_probe, dump_restore
 from boxd.backends.checkpoint.dump_restore import RestoreFailed, RestoreRefused
+from boxd.backends.checkpoint.restore_gate import Steps
 from boxd.backends.disks import disk
-from boxd.backends.host import cgroups, mounts, processes, trees
+from boxd.backends.host import cgroups, id_maps, mounts, processes, trees
+from boxd.backends.host.id_ranges import IdRanges
 from boxd.backends.host.names import HostNames
 from boxd.backends.host.run import last_words, run, run_silent
 from boxd.backends.interface import BoxPlan
-from boxd.backends.oci import bundle, masks, mount_table
+from boxd.backends.oci import bundle, masks, mount_points, mount_table
 from boxd.config import Config
 from boxd.errors import BoxdError, Unavailable
 
@@ -82,13 +84,24 @@ class _SelfTest:
         self._cgroup = self._names.cgroup(BOX)
         self._layout = cgroups.detect()
         self._disk = disk.PlainDisk(work / "snapshots")
-        self._drive = work / "drive"
+        self._drive = self._paths.mounts / "drive"
         self._images = work / "images"
+        self._ranges = IdRanges(self._names)
+        self._by: id_maps.IdMap | None = None
 
     async def prepare(self) -> None:
         """Create files, root, network namespace and bundle."""
-        image, runtime, run_dir = (self._work / name for name in ("image", "runtime", "run"))
-        for directory in (image, runtime, run_dir, self._drive, self._images, self._paths.bundle):
+        image, paths = self._work / "image", self._paths
+        for directory in (image, self._images, paths.bundle):
+            directory.mkdir(parents=True, mode=0o755)
+        # Root of the box is an unprivileged user of the host, which must reach these.
+        self._names.mounts.parent.mkdir(mode=0o711, exist_ok=True)
+        # /run is often mounted noexec, and so would be the box's mounts of it. Real boxes have
+        # mounts of the state directory here.
+        paths.mounts.mkdir(mode=0o755, parents=True, exist_ok=True)
+        mounts.mount_memory(paths.mounts, 0, "mode=755")
+        runtime, run_dir = paths.runtime, paths.run_dir
+        for directory in (runtime, run_dir, self._drive):
             directory.mkdir(parents=True, mode=0o755)
         self._names.runc_root.mkdir(parents=True, exist_ok=True, mode=0o700)
         masks.setup(self._names.masks, bundle.MASKED_PATHS)
@@ -97,16 +110,12 @@ class _SelfTest:
         trees = host_trees(image)
         shutil.copyfile(criu_probe.__file__, runtime / "probe.py")
         await self._disk.create(self._paths, 0)
-        await self._disk.mount(self._paths, image, 0)
-        await run("ip", "netns", "add", self._names.netns(BOX))
-        await run(
-            "ip",
-            "-n",
-            self._names.netns(BOX),
-            "-batch",
-            "-",
-            stdin="link set lo up\nlink add eth0 type veth peer name eth1\n",
-        )
+        await asyncio.to_thread(self._map_ids)
+        if self._by is None:
+            await run("ip", "netns", "add", self._names.netns(BOX))
+            links = "link set lo up\nlink add eth0 type veth peer name eth1\n"
+            await run("ip", "-n", self._names.netns(BOX), "-batch", "-", stdin=links)
+        await self._disk.mount(self._paths, image, 0, self._by)
         plan = BoxPlan(
             box_id=BOX,
             hostname=BOX,
@@ -119,8 +128,22 @@ class _SelfTest:
             pids=64,
             egress="none",
         )
-        (self._paths.bundle / "config.json").write_text(json.dumps(self._config(plan, trees)))
+        config = self._config(plan, trees)
+        (self._paths.bundle / "config.json").write_text(json.dumps(config))
+        with id_maps.acting_as(self._by):
+            mount_points.create(self._root, config)
         self._configuration.write_text(criu_config.for_dump(drive=False))
+
+    def _map_ids(self) -> None:
+        ids = self._ranges.of(0)
+        place = self._names.users / str(ids.first)
+        with suppress(Unavailable):  # such a host can only have boxes without user namespaces
+            id_maps.require(ids, self._names.users.parent / "check", [self._work])
+            self._by = id_maps.pin(ids, place)
+
+    @property
+    def _root(self) -> Path:
+        return self._paths.old_root if self._by is None else self._paths.root
 
     async def start(self) -> dict[str, Any]:
         """Start the box and return its state."""
@@ -144,7 +167,7 @@ class _SelfTest:
         await run(*self._command(), "pause", BOX)
         before = self._state() or before
         await self._runc(
-            *criu_config.dump(BOX, self._images, self._work),
+            *criu_config.dump(BOX, self._images, self._work, own_users=self._by is not None),
             failure=lambda: self._refusal("suspend", criu_config.DUMP_LOG),
         )
         processes.kill(cgroups.pids_of(self._layout, self._cgroup))
@@ -169,7 +192,10 @@ class _SelfTest:
                 self._images,
                 self._work / "mark",
                 drive=None,
-                check=self._check_mounts,
+                steps=Steps(
+                    check=self._check_mounts,
+                    connect=None if self._by is None else self._connect,
+                ),
             )
         except RestoreRefused as refusal:
             raise SelfTestFailed(f"a resumed box does not have its mounts: {refusal}") from None
@@ -180,13 +206,17 @@ class _SelfTest:
         )
         if (after["nonce"], after["pid"]) != (before["nonce"], before["pid"]):
             raise SelfTestFailed("the resumed box has lost its memory")
-        for directory in (self._paths.root / criu_probe.WATCHED[0], self._drive):
-            (directory / _NEWS).touch()
+        for directory in (self._root / criu_probe.WATCHED[0], self._drive):
+            with id_maps.acting_as(self._by if directory != self._drive else None):
+                (directory / _NEWS).touch()
         expected = {f"{place}/{_NEWS}" for place in criu_probe.WATCHED}
         deaf = "file watches report no events after a resume"
         await self._wait(lambda state: expected <= set(state["seen"]), deaf)
 
-    def _check_mounts(self, pid: int) -> None:
+    async def _connect(self, _: int) -> None:
+        """The box has no link. A real one gets it now."""
+
+    async def _check_mounts(self, pid: int) -> None:
         config = json.loads((self._paths.bundle / "config.json").read_text())
         table = mount_table.parse(mounts.table(Path(f"/proc/{pid}/mountinfo")))
         if differences := mount_table.differences(config, table):
@@ -198,10 +228,17 @@ class _SelfTest:
         await cgroups.remove(self._layout, self._names.cgroup_parent)
         if self._names.netns_path(BOX).exists():
             await run("ip", "netns", "del", self._names.netns(BOX))
-        mounts.unmount(self._paths.root, lazily=True)
+        for place in (self._paths.root, self._paths.old_root):
+            mounts.unmount_everywhere(place)
+        await asyncio.to_thread(mounts.unmount, self._paths.mounts, lazily=True)
+        await asyncio.to_thread(trees.remove_tree, self._paths.mounts)
+        for place in self._names.users.glob("*"):
+            id_maps.unpin(place)
+        await asyncio.to_thread(self._ranges.release)
         masks.remove(self._names.masks)
         await asyncio.to_thread(trees.remove_tree, self._work)
-        for directory in (self._names.runc_root, self._names.runc_root.parent):
+        root = self._names.runc_root
+        for directory in (self._names.users, self._names.mounts, root, root.parent):
             with suppress(FileNotFoundError):
                 directory.rmdir()
 
@@ -219,7 +256,7 @@ class _SelfTest:
         self._paths.log.unlink(missing_ok=True)
         logged = ("--log", str(self._paths.log), "--log-format", "json")
         # runc from 1.2 on ignores --criu and uses the first CRIU in PATH.
-        command = (*self._command(), *logged, *arguments)
+        command = (*mounts.apart(), *self._command(), *logged, *arguments)
         first = self._criu.parent
         if await run_silent(*command, timeout=STEP_TIMEOUT, first=first, alone=True) != 0:
             raise failure()
@@ -247,7 +284,7 @@ class _SelfTest:
 
     def _state(self) -> dict[str, Any] | None:
         try:
-            state: dict[str, Any] = json.loads((self._paths.root / "state").read_text())
+            state: dict[str, Any] = json.loads((self._root / "state").read_text())
         except FileNotFoundError:
             return None
         return state
@@ -258,13 +295,21 @@ class _SelfTest:
         netns = self._names.netns_path(BOX)
         config = bundle.config(
             plan,
-            bundle.Places(self._paths.root, netns, self._cgroup, self._names.masks),
+            bundle.Places(
+                root=self._root,
+                netns=netns,
+                cgroup=self._cgroup,
+                masks=self._names.masks,
+                run_dir=plan.run_dir,
+                runtime=plan.runtime,
+            ),
             bundle.HostFacts(
                 nofile=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
                 caps_swap=cgroups.caps_swap(self._layout),
                 hidden=bundle.hidden(),
             ),
             (python, "-I", "-S", "-B", f"{bundle.RUNTIME_DIR}/probe.py"),
+            ids=None if self._by is None else self._by.ids,
         )
         config["annotations"] = {criu_config.ANNOTATION: str(self._configuration)}
         config["mounts"] += [_bind(str(tree), tree, "ro") for tree in trees]

@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from boxd.backends.checkpoint import criu_config
-from boxd.backends.checkpoint.restore_gate import Gate
+from boxd.backends.checkpoint.restore_gate import Gate, Steps
+from boxd.backends.host import mounts
 from boxd.backends.host.run import last_words, run_silent
 from boxd.backends.records import write
 from boxd.errors import BoxdError, Conflict, DiskFull, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
     from boxd.backends.host.names import BoxPaths
 
@@ -75,19 +76,23 @@ class Tools:
 
     def runc(self, criu: Path, *arguments: str) -> tuple[str, ...]:
         """Return a runc command line that starts the program `criu` in place of CRIU."""
-        return ("runc", "--root", str(self.runc_root), "--criu", str(criu), *arguments)
+        places = ("--root", str(self.runc_root), "--criu", str(criu))
+        return (*mounts.apart(), "runc", *places, *arguments)
 
 
-async def dump(tools: Tools, box_id: str, paths: BoxPaths, images: Path, *, drive: bool) -> None:
+async def dump(
+    tools: Tools, box_id: str, paths: BoxPaths, images: Path, *, drive: bool, own_users: bool
+) -> None:
     """Write the memory of a frozen box into an empty directory. `drive`: /wrk is mounted in it.
 
-    The box is alive afterwards. After an error or a cancellation it may be running.
+    `own_users`: it has its own user namespace. The box is alive afterwards. After an error or a
+    cancellation it may be running.
 
     Raises Conflict with CRIU's error if the box has an object that cannot be dumped, DiskFull, and
     Unavailable if the dump takes too long.
     """
     write(paths.criu_config, criu_config.for_dump(drive=drive, masked=_masked()))
-    arguments = criu_config.dump(box_id, images, paths.criu_work)
+    arguments = criu_config.dump(box_id, images, paths.criu_work, own_users=own_users)
     for last in (False, True):
         if await _runc(tools, paths, tools.criu, *arguments, timeout=DUMP_TIMEOUT) == 0:
             return
@@ -110,27 +115,32 @@ async def restore(
     mark: Path,
     *,
     drive: Path | None,
-    check: Callable[[int], None],
+    steps: Steps,
 ) -> None:
     """Restore a box from a directory. The box runs when this returns.
 
-    `check` gets the pid of the first process, after all mounts exist and before any process of the
-    box runs. If it raises BoxdError, no process ever runs.
+    `steps` are done before any process of the box runs. If one raises BoxdError, no process ever
+    runs.
 
     The file `mark` is on the disk before a process runs; without it, none has run. runc must not
     know the box. After a failure, processes of the box may exist.
 
-    Raises RestoreRefused if `check` rejects the box, RestoreFailed if the restore fails, and
+    Raises RestoreRefused if a step rejects the box, RestoreFailed if the restore fails, and
     Unavailable if the host is short of a resource. After Unavailable, no process exists.
     """
     text = criu_config.for_restore(drive, tools.masks, images=images, work=paths.criu_work)
     write(paths.criu_config, text)
     paths.pid.unlink(missing_ok=True)
     arguments = criu_config.restore(
-        box_id, images, paths.criu_work, bundle=paths.bundle, pid_file=paths.pid
+        box_id,
+        images,
+        paths.criu_work,
+        bundle=paths.bundle,
+        pid_file=paths.pid,
+        own_users=steps.connect is not None,
     )
     for last in (False, True):
-        gate = Gate(paths.relay, check)
+        gate = Gate(paths.relay, steps)
         program = gate.program(tools.criu, mark, tools.cgroups)
         async with gate.opened():
             status = await _runc(tools, paths, program, *arguments, timeout=RESTORE_TIMEOUT)

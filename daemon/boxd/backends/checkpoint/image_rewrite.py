@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from boxd.backends.checkpoint import criu_images
+from boxd.backends.host.id_maps import acting_as
 from boxd.backends.host.run import run
 from boxd.backends.oci import lxcfs
 from boxd.backends.oci.bundle import DRIVE_DIR
@@ -29,6 +30,7 @@ from boxd.log import escape
 
 if TYPE_CHECKING:
     from boxd.backends.checkpoint.criu_images import OpenFile
+    from boxd.backends.host.id_maps import IdMap
 
 LOOK_SCRIPT = Path(__file__).with_name("drive_look.py")
 LOOK_TIMEOUT = 20.0
@@ -65,23 +67,26 @@ def _clear(place: Path, root: Path) -> None:
     shutil.rmtree(place, ignore_errors=True)
 
 
-async def mend(images: Path, *, root: Path, drive: Path | None, hostname: str) -> Mended:
+async def mend(
+    images: Path, *, root: Path, drive: Path | None, hostname: str, by: IdMap | None
+) -> Mended:
     """Write restorable images to a directory next to the images of a dump.
 
-    `root` is the mounted root of the box, `drive` the mount for its /wrk. Raises DamagedImage,
-    OSError, and the error of `run` if the drive does not answer.
+    `root` is the mounted root of the box, `drive` the mount for its /wrk, and `by` its id map.
+    Raises DamagedImage, OSError, and the error of `run` if the drive does not answer.
     """
-    place = await asyncio.to_thread(_link, images, root, hostname)
+    place = await asyncio.to_thread(_link, images, root, hostname, by)
     if drive is not None:
         missing_files = await _missing_files(images, drive)
-        await asyncio.to_thread(_fit_drive, images, place, root, missing_files)
+        await asyncio.to_thread(_fit_drive, images, place, root, missing_files, by)
     return Mended(place, root)
 
 
-def _link(images: Path, root: Path, hostname: str) -> Path:
+def _link(images: Path, root: Path, hostname: str, by: IdMap | None) -> Path:
     place = _place(images)
     _clear(place, root)
-    place.mkdir(mode=0o700)
+    # A process of the box opens images in this directory. Only the service reaches it by its path.
+    place.mkdir(mode=0o711)
     for image in images.iterdir():
         # Hard links: CRIU opens some images from within the box's root.
         (place / image.name).hardlink_to(image)
@@ -90,18 +95,24 @@ def _link(images: Path, root: Path, hostname: str) -> Path:
     _replace(place / FILES, criu_images.without_sizes((images / FILES).read_bytes(), sizes))
     for names in images.glob("utsns-*.img"):
         _replace(place / names.name, criu_images.with_hostname(names.read_bytes(), hostname))
+    if by is not None:
+        for users in images.glob("userns-*.img"):
+            _replace(place / users.name, criu_images.with_ids(users.read_bytes(), by.ids.first))
     for mounted in images.glob("mountpoints-*.img"):
         _replace(place / mounted.name, criu_images.with_sources(mounted.read_bytes()))
     return place
 
 
-def _fit_drive(images: Path, place: Path, root: Path, missing_files: list[OpenFile]) -> None:
+def _fit_drive(
+    images: Path, place: Path, root: Path, missing_files: list[OpenFile], by: IdMap | None
+) -> None:
     data = criu_images.without_sizes((place / FILES).read_bytes())
     if missing_files:
         names = {file.name: _STAND_IN + secrets.token_hex(8) for file in missing_files}
         (place / _NAMES).write_text("\n".join(names.values()))
         for file in {file.name: file for file in missing_files}.values():
-            _stand_in(root, names[file.name], file)
+            with acting_as(by):
+                _stand_in(root, names[file.name], file)
         mount = criu_images.root_mount(next(images.glob("mountpoints-*.img")).read_bytes())
         others = {name: f"/{other}".encode() for name, other in names.items()}
         data = criu_images.with_stand_ins(data, others, mount)

@@ -61,7 +61,7 @@ class State:
 
     `drive`: /wrk was mounted. `address` is the box's own address. `runtime` is the directory of the
     agent's files. `rights` are those of the first process. `lxcfs`: files in /proc showed the box's
-    own size.
+    own size. `own_users`: the box had its own user namespace.
     """
 
     drive: bool
@@ -69,6 +69,7 @@ class State:
     runtime: str
     rights: dict[str, str]
     lxcfs: bool = False
+    own_users: bool = False
 
 
 class Pages:

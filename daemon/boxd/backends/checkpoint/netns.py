@@ -7,23 +7,27 @@ from functools import partial
 from ipaddress import IPv4Interface
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from boxd.backends.host.run import run
 from boxd.backends.network.rtnetlink import LOOPBACK, apart, enter, kernel
-from boxd.backends.oci.bundle import SYSCTLS
+from boxd.backends.oci.bundle import sysctls
+
+if TYPE_CHECKING:
+    from boxd.backends.host.id_ranges import IdRange
 
 
-async def set_up(netns: str, old: str, own: str) -> None:
-    """Set up a namespace before memory is restored into it.
+async def set_up(netns: str, ids: IdRange | None, old: str = "", own: str = "") -> None:
+    """Set up a namespace before a box starts in it, or before memory is restored into it.
 
-    Sets the sysctls, which runc sets when it starts a box, but not when it restores one. If the box
-    had the address `old` at the dump and now has `own`, some sockets may be bound to `old`. So the
-    loopback of the box gets the old address until the restore is complete.
+    Sets the sysctls for a box with these ids. If the box had the address `old` at the dump and now
+    has `own`, some sockets may be bound to `old`. So the loopback of the box gets the old address
+    until the restore is complete.
     """
 
     def work() -> None:
         enter(netns)
-        for name, value in SYSCTLS.items():
+        for name, value in sysctls(ids).items():
             # The kernel shows the values of this thread's namespace here.
             Path("/proc/sys", *name.split(".")).write_text(value)
         if old != own:

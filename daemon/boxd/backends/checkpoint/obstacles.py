@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from boxd.backends.host import id_maps
 from boxd.backends.host.descriptors import GONE, count, referring
 from boxd.log import escape
 
@@ -40,6 +41,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _LEASE = re.compile(r"^\d+:\s+LEASE\s+\w+\s+\w+\s+(?P<pid>\d+)\s", re.MULTILINE)
 _HALF_CLOSED = frozenset({"04", "05", "08", "09", "0B"})
 """States FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT, LAST_ACK and CLOSING in /proc/net/tcp."""
+_LISTEN = "0A"
+_CONNECTING = "02"
+"""State in /proc/net/unix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,10 @@ class Process:
 
 
 def find(pids: Iterable[int]) -> str:
-    """Return a sentence about the first obstacle in a frozen box, or "" if there is none."""
+    """Return a sentence about the first obstacle in a frozen box, or "" if there is none.
+
+    `connected` finds those of TCP.
+    """
     processes = dict(_processes(pids))
     if not processes:
         return ""
@@ -69,12 +76,47 @@ def find(pids: Iterable[int]) -> str:
         or _leased(processes, Path("/proc/locks").read_text())
         or _foreign(processes)
         or _crowded(processes)
-        or _connected(next(iter(processes)))
         or _queued(processes)
         or _changed(processes)
         or _apart(processes)
         or _counting(processes)
+        or _at_terminal(processes)
     )
+
+
+def tables(pid: int, *names: str) -> list[str]:
+    """Return tables of sockets in the network of a process: `tcp`, `tcp6`, `unix`.
+
+    Skips those that do not exist. *Measured*: 4 ms for each of TCP, with or without connections.
+    """
+    texts = []
+    for table in names:
+        with suppress(*GONE):
+            texts.append(Path(f"/proc/{pid}/net/{table}").read_text())
+    return texts
+
+
+def connected(tables: Iterable[str]) -> str:
+    """Return a sentence about a TCP connection that prevents a checkpoint, or "" if none does.
+
+    `tables` are as in `half_closed_ports`. Under load, the state often lasts only for a moment.
+    """
+    tables = list(tables)
+    for ports, trouble in (
+        (half_closed_ports(tables), "is closed in one direction"),
+        (jammed_ports(tables), "has data that its receiver has not taken"),
+    ):
+        if ports:
+            return (
+                f"a TCP connection within the box (port {min(ports)}) {trouble}. End the programs "
+                f"at its ends, or wait; {_AWAKE}"
+            )
+    if ports := waiting_ports(tables):
+        return (
+            f"a TCP connection waits for a program to accept it (port {min(ports)}). Wait, or end "
+            f"the program; {_AWAKE}"
+        )
+    return ""
 
 
 def name(pid: int) -> str:
@@ -116,11 +158,27 @@ def half_closed_ports(tables: Iterable[str]) -> set[int]:
 
 
 def jammed_ports(tables: Iterable[str]) -> set[int]:
-    """Return ports of TCP connections inside the box with data that the receiver has no room for.
+    """Return ports of TCP connections inside the box with data that is not acknowledged.
 
-    CRIU writes this data before it restores the receiver, so the restore fails.
+    Either the receiver has no room, or it acknowledges later (at most 0.2 s). CRIU writes this data
+    before it restores the receiver, so the restore fails.
     """
     return {_port(row) for row in _inner(tables) if int(row[4].partition(":")[0], 16)}
+
+
+def waiting_ports(tables: Iterable[str]) -> set[int]:
+    """Return ports of servers that have connections to accept. CRIU rejects such connections."""
+    rows = (line.split() for table in tables for line in table.splitlines()[1:])
+    return {_port(row) for row in rows if row[3] == _LISTEN and int(row[4].partition(":")[2], 16)}
+
+
+def unaccepted(table: str) -> int:
+    """Return the number of unix connections that no program has accepted.
+
+    `table` is the text of /proc/net/unix. The server's end of such a connection has inode 0.
+    """
+    rows = (line.split() for line in table.splitlines()[1:])
+    return sum(row[5:7] == [_CONNECTING, "0"] for row in rows)
 
 
 def _inner(tables: Iterable[str]) -> list[list[str]]:
@@ -161,7 +219,12 @@ def _leased(processes: Mapping[int, Process], locks: str) -> str:
 
 def _foreign(processes: Mapping[int, Process]) -> str:
     """Find a process of another user, if CRIU may not read its limits."""
-    foreign = [process for process in processes.values() if process.ids != {"0"}]
+    # The service has all capabilities in the user namespaces that it created.
+    foreign = [
+        process
+        for pid, process in processes.items()
+        if process.ids != {"0"} and id_maps.of_process(pid) is None
+    ]
     if not foreign or may_read_limits():
         return ""
     return (
@@ -170,9 +233,13 @@ def _foreign(processes: Mapping[int, Process]) -> str:
     )
 
 
+def is_crowded(pids: Iterable[int]) -> bool:
+    """Return whether processes have more descriptors than the service reads in a frozen box."""
+    return sum(map(count, pids)) > MOST_DESCRIPTORS
+
+
 def _crowded(processes: Iterable[int]) -> str:
-    """Check the limit of descriptors that the service reads while the box is frozen."""
-    if sum(map(count, processes)) <= MOST_DESCRIPTORS:
+    if not is_crowded(processes):
         return ""
     return (
         f"its processes have more than {MOST_DESCRIPTORS:,} files open together. Close some, or "
@@ -233,16 +300,12 @@ def _counting(processes: Mapping[int, Process]) -> str:
     return ""
 
 
-def _connected(pid: int) -> str:
-    places = [Path(f"/proc/{pid}/net/{name}") for name in ("tcp", "tcp6")]
-    tables = [place.read_text() for place in places if place.exists()]
-    for ports, trouble in (
-        (half_closed_ports(tables), "is closed in one direction"),
-        (jammed_ports(tables), "has data that its receiver has not taken"),
-    ):
-        if ports:
-            return (
-                f"a TCP connection within the box (port {min(ports)}) {trouble}. End the programs "
-                f"at its ends, or wait; {_AWAKE}"
-            )
+def _at_terminal(processes: Mapping[int, Process]) -> str:
+    """Find a program that has its terminal open as /dev/tty, such as an interactive dash.
+
+    CRIU rejects it without the name of the program.
+    """
+    for pid, process in processes.items():
+        if next(referring(pid, "/dev/tty"), None) is not None:
+            return f"{process} has its terminal open as /dev/tty. Quit it; {_AWAKE}"
     return ""

@@ -8,13 +8,14 @@ import shlex
 import socket
 import sys
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from boxd.backends.checkpoint import criu_config, criu_relay
 from boxd.errors import BoxdError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
     from pathlib import Path
 
 PROGRAM = "criu"
@@ -40,17 +41,29 @@ error of its restore. The shell can use only one-digit descriptors; for any othe
 relay forwards the request to CRIU."""
 
 
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What the service does during a restore. Both get the pid of the box's first process.
+
+    `check` is called when all mounts exist, before any process runs. It raises BoxdError for a box
+    that must not run. `connect` is called when only the namespaces exist, and gives the box its
+    network. It is None for a box without a user namespace, whose network namespace exists before.
+    """
+
+    check: Callable[[int], Awaitable[None]]
+    connect: Callable[[int], Awaitable[None]] | None = None
+
+
 class Gate:
     """Answers the relay of one restore.
 
-    `check` gets the pid of the box's first process, and raises BoxdError for a box that must not
-    run; `refusal` is that error. `permitted`: processes of the box may have run. Each gate needs
+    `refusal` is an error of a step. `permitted`: processes of the box may have run. Each gate needs
     its own directory.
     """
 
-    def __init__(self, directory: Path, check: Callable[[int], None]) -> None:
+    def __init__(self, directory: Path, steps: Steps) -> None:
         self._directory = directory
-        self._check = check
+        self._steps = steps
         self.refusal: BoxdError | None = None
         self.permitted = False
 
@@ -97,13 +110,18 @@ class Gate:
             place.unlink(missing_ok=True)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer the relay if `check` accepts the box.
+        """Answer the relay after `connect`, or if `check` accepts the box.
 
         Without an answer no process runs, and the restore may be repeated unless it is refused.
         """
         try:
-            self._check(int(await reader.readline()))
-            self.permitted = True
+            what, pid = (await reader.readline()).decode().split()
+            if what == criu_relay.CONNECT:
+                if self._steps.connect is not None:
+                    await self._steps.connect(int(pid))
+            else:
+                await self._steps.check(int(pid))
+                self.permitted = True
             writer.write(criu_relay.PERMISSION)
             await writer.drain()
         except BoxdError as error:

@@ -27,12 +27,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, ParamSpec, TypeVar
 
-from boxd.backends.host.mounts import (
-    LayerOfAnother,
-    mount_overlay,
-    require_unused,
-    unmount_everywhere,
-)
+from boxd.backends.host.mounts import unmount_everywhere
+from boxd.backends.host.overlays import LayerOfAnother, mount_overlay, require_unused
 from boxd.backends.host.trees import copy_tree, remove_attribute, remove_tree
 from boxd.cancellation import ended
 from boxd.errors import DiskFull, NotFound
@@ -41,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from boxd.backends.disks.image_size import ImageSize
+    from boxd.backends.host.id_maps import IdMap
     from boxd.backends.host.names import BoxPaths
 
 MIB = 1 << 20
@@ -117,33 +114,32 @@ class Disk(ABC):
         return await in_thread(_allocated, self.memory_dir(paths))
 
     async def create(self, paths: BoxPaths, limit_mb: int) -> None:
-        """Create an empty layer of at most `limit_mb` MiB (0: no limit), and the mount point."""
-        paths.root.mkdir(mode=0o755, parents=True, exist_ok=True)
+        """Create an empty layer of at most `limit_mb` MiB (0: no limit)."""
         await in_thread(self._create, self.home(paths), limit_mb)
 
-    async def mount(self, paths: BoxPaths, rootfs: Path, limit_mb: int) -> None:
-        """Mount the root at `paths.root`, even if the layer is full.
+    async def mount(
+        self, paths: BoxPaths, rootfs: Path, limit_mb: int, by: IdMap | None = None
+    ) -> None:
+        """Mount the root, even if the layer is full: at `paths.root` with the ids of `by`.
 
-        Raises Unavailable with the kernel's error.
+        Without `by`, mount it at `paths.old_root`. Raises Unavailable with the kernel's error.
         """
         del limit_mb
         layer = self.home(paths) / "layer"
-        places = self._places(paths, rootfs)
+        root, other = (paths.old_root, paths.root) if by is None else (paths.root, paths.old_root)
+        # After a change between these, boxes may still have a copy of the mount at the other place.
+        await in_thread(unmount_everywhere, other)
         try:
-            await mount_overlay(*places)
+            await mount_overlay(root, rootfs, layer, by)
         except LayerOfAnother:  # the image or the layer has been moved
             await in_thread(_forget_origins, layer)
-            await mount_overlay(*places)
+            await mount_overlay(root, rootfs, layer, by)
 
     async def require_unused(self, paths: BoxPaths, rootfs: Path) -> None:
         """Wait until no process of the host uses an unmounted root. Raises RootHeld."""
-        if (self.home(paths) / "layer").exists():
-            await require_unused(*self._places(paths, rootfs))
-
-    def _places(self, paths: BoxPaths, rootfs: Path) -> tuple[Path, Path, Path, Path]:
-        """Return the root, image, upper and work directories of a box's overlay."""
         layer = self.home(paths) / "layer"
-        return paths.root, rootfs, layer / "upper", layer / "work"
+        if layer.exists():
+            await require_unused(paths.old_root, rootfs, layer)
 
     async def remove(self, paths: BoxPaths) -> None:
         """Unmount the root, and remove the layer and the memory image.
@@ -155,7 +151,8 @@ class Disk(ABC):
 
     async def remove_layer(self, paths: BoxPaths) -> None:
         """Unmount the root and remove the layer. The memory image stays."""
-        unmount_everywhere(paths.root)
+        for root in (paths.root, paths.old_root):
+            unmount_everywhere(root)
         await in_thread(self._clear, self.home(paths))
 
     async def used(self, paths: BoxPaths) -> int:
@@ -181,7 +178,6 @@ class Disk(ABC):
 
     async def clone(self, snapshot_id: str, paths: BoxPaths, limit_mb: int) -> None:
         """Like `create`, but with layer and memory image of a snapshot. Raises NotFound."""
-        paths.root.mkdir(mode=0o755, parents=True, exist_ok=True)
         place = self._require_snapshot(snapshot_id)
         async with self._copies:
             await in_thread(self._clone, place, paths, limit_mb)

@@ -26,7 +26,7 @@ class Disks:
     def __init__(self, names: HostNames, size: int | None) -> None:
         """`size` is that of `Volume`."""
         self._plain = PlainDisk(names.snapshots_dir)
-        self._volume = Volume(names.state_dir, size)
+        self._volume = Volume(names.state_dir, size, names.mounts)
         self._limited: SubvolumeDisk | None = None
         self._for_new: Disk = self._plain
         self._size = size

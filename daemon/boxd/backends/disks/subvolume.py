@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from boxd.backends.disks.volume import Volume
+    from boxd.backends.host.id_maps import IdMap
     from boxd.backends.host.names import BoxPaths
 
 MOUNT_SPACE = 8 * MIB
@@ -54,16 +55,18 @@ class SubvolumeDisk(Disk):
         """Return the box's directory on the volume, named by the box's id."""
         return self._boxes / paths.directory.name
 
-    async def mount(self, paths: BoxPaths, rootfs: Path, limit_mb: int) -> None:
+    async def mount(
+        self, paths: BoxPaths, rootfs: Path, limit_mb: int, by: IdMap | None = None
+    ) -> None:
         """Mount the root. A full layer gets more space meanwhile, because mounting writes to it."""
         try:
-            await super().mount(paths, rootfs, limit_mb)
+            await super().mount(paths, rootfs, limit_mb, by)
         except DiskFull:
             layer = self.home(paths) / "layer"
             async with self._making_room:
                 await in_thread(self._allow, layer, limit_mb, MOUNT_SPACE)
                 try:
-                    await super().mount(paths, rootfs, limit_mb)
+                    await super().mount(paths, rootfs, limit_mb, by)
                 finally:
                     await in_thread(self._allow, layer, limit_mb, 0)
 

@@ -23,7 +23,14 @@ from pathlib import Path
 
 from boxd.backends.disks import btrfs, loopdev
 from boxd.backends.disks.disk import floor
-from boxd.backends.host.mounts import is_mounted, kind_at, mount_device, mount_points, unmount
+from boxd.backends.host.mounts import (
+    is_mounted,
+    kind_at,
+    mount,
+    mount_device,
+    mount_points,
+    unmount,
+)
 from boxd.backends.host.run import run
 from boxd.errors import BoxdError, Unavailable
 
@@ -56,9 +63,13 @@ _log = logging.getLogger(__name__)
 class Volume:
     """The volume of one state directory."""
 
-    def __init__(self, state_dir: Path, size: int | None) -> None:
-        """`size` of the image in bytes. 0 means no image; None derives it from the free space."""
+    def __init__(self, state_dir: Path, size: int | None, mounts: Path | None = None) -> None:
+        """`size` of the image in bytes. 0 means no image; None derives it from the free space.
+
+        `mounts` is the parent of the boxes' mounts, if it is not in the state directory.
+        """
         self._state_dir = state_dir
+        self._roots = [state_dir.resolve() / "boxes", *([] if mounts is None else [mounts])]
         self._size = size
         self._image = state_dir / "disks.img"
         self.top = state_dir / "disks"
@@ -94,7 +105,7 @@ class Volume:
         """Unmount the image, unless roots of boxes on it are mounted."""
         if not is_mounted(self.top):
             return
-        boxes = f"{self._state_dir.resolve()}/boxes/"
+        boxes = tuple(f"{place}/" for place in self._roots)
         if any(place.startswith(boxes) for place in mount_points(Path("/proc/self/mountinfo"))):
             return
         await asyncio.to_thread(unmount, self.top, lazily=False)
@@ -121,7 +132,7 @@ class Volume:
             raise Unavailable("--boxes-size is 0; give another size, or leave it out")
         if shutil.which(MKFS) is None:
             raise Unavailable(f"{MKFS} is missing; apt-get install btrfs-progs")
-        if "\tbtrfs\n" not in Path("/proc/filesystems").read_text():
+        if not _kernel_has_btrfs(_existing(self._state_dir)):
             raise Unavailable("this kernel has no btrfs; modprobe btrfs")
         if not loopdev.CONTROL.exists():
             raise Unavailable("this host has no loop devices; modprobe loop")
@@ -189,6 +200,17 @@ class Volume:
             _allocate(self._image, target)
         except OSError as error:
             _log.warning("the volume for boxes is not fully allocated", extra={"why": error})
+
+
+def _kernel_has_btrfs(directory: Path) -> bool:
+    """Return whether the kernel has btrfs, and let it load the module if needed.
+
+    The kernel lists a file system only after its module has been loaded, which a mount causes.
+    """
+    kinds = Path("/proc/filesystems")
+    if "\tbtrfs\n" not in kinds.read_text():
+        mount("none", directory, "btrfs", 0)  # fails: there is no device
+    return "\tbtrfs\n" in kinds.read_text()
 
 
 def _existing(path: Path) -> Path:

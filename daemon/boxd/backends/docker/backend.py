@@ -22,7 +22,9 @@ import asyncio
 import json
 import os
 import resource
+import signal
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from box_guest import protocol
@@ -31,7 +33,7 @@ from boxd.backends.docker import config as docker_config
 from boxd.backends.docker.engine import Engine
 from boxd.backends.docker.images import EngineImages
 from boxd.backends.docker.without_memory import WithoutMemory
-from boxd.backends.host import cgroups, processes, shares
+from boxd.backends.host import cgroups, mounts, processes, shares
 from boxd.backends.host.files import memory_for_boxes
 from boxd.backends.host.names import HostNames
 from boxd.backends.host.run import run
@@ -42,17 +44,15 @@ from boxd.backends.network.host_network import RESOLV_CONF, Network
 from boxd.backends.oci import bundle, drive_mount
 from boxd.backends.records import Record, Records
 from boxd.cancellation import settled, to_the_end
-from boxd.errors import BoxdError, Conflict, Unavailable
+from boxd.errors import BoxdError, Conflict, Unavailable, Unsupported
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncIterator, Collection, Mapping
-    from pathlib import Path
 
     from boxd.backends.docker.images import EngineImage
     from boxd.backends.interface import BoxPlan
     from boxd.config import Config
-    from boxd.errors import Unsupported
 
 STOP_GRACE = 5.0
 """Whole seconds that processes get to exit before they are killed."""
@@ -149,6 +149,23 @@ class DockerBackend(WithoutMemory):
             memory_ceiling=self._facts is None or self._facts.cgroup_parent is not None,
         )
 
+    async def require_kind(self, runtime: str, *, containers: bool) -> None:
+        """Raise Unsupported if the engine does not know the runtime. No box runs containers."""
+        if containers:
+            raise Unsupported(
+                "boxes of the docker backend have no user namespace of their own, so they get no "
+                "rights to run containers: choose another flavor"
+            )
+        if not runtime:
+            return
+        present = await self._engine.runtimes()
+        if runtime not in present:
+            raise Unsupported(
+                f"the Docker engine of this host has no runtime {runtime!r} (it has: "
+                f"{', '.join(present)}): choose another flavor. The operator adds it to `runtimes` "
+                "in the engine's daemon.json, and reloads the engine"
+            )
+
     async def expect(self, roots: Mapping[str, Path], first: str) -> None:
         """Import the root of `first`, and remove imported images of other roots from the engine."""
         await self._images.keep(roots)
@@ -227,8 +244,14 @@ class DockerBackend(WithoutMemory):
     async def attach_drive(self, box_id: str, source: Path) -> None:
         """Mount the drive at `source` in the box. Does nothing if it is mounted there already."""
         async with self._locks.alone(box_id):
-            self._records.get(box_id)
+            plan = self._records.get(box_id).plan
             async with self._init_of(box_id) as (pid, pidfd):
+                if not _has_mounts_of_box(pid):
+                    raise Unsupported(
+                        f"a box with the runtime {plan.oci_runtime!r} cannot have /wrk: the host "
+                        "cannot mount anything in it later. Use the drive over HTTP, or a flavor "
+                        "with another runtime"
+                    )
                 await drive_mount.attach(pid, pidfd, source)
 
     async def detach_drive(self, box_id: str) -> None:
@@ -238,8 +261,9 @@ class DockerBackend(WithoutMemory):
             container = await self._find(box_id)
             if container is None or not container["State"]["Running"]:
                 return
-            async with self._init_of(box_id) as (_, pidfd):
-                await drive_mount.detach(pidfd)
+            async with self._init_of(box_id) as (pid, pidfd):
+                if _has_mounts_of_box(pid):
+                    await drive_mount.detach(pid, pidfd)
 
     async def list(self) -> list[BackendBox]:
         """Return every box with a record or with a container of this installation."""
@@ -344,6 +368,7 @@ class DockerBackend(WithoutMemory):
         """End the processes, and remove objects that a stopped box does not need."""
         box_id = record.plan.box_id
         if await self._find(box_id) is not None:
+            await self._kill_stopped(box_id)
             await self._engine.stop(self._container(box_id), grace)
         self._pids.pop(box_id, None)
         await self._network.remove(box_id, record.slot)
@@ -351,11 +376,22 @@ class DockerBackend(WithoutMemory):
     async def _remove(self, box_id: str) -> None:
         record = self._records.find(box_id)
         if await self._find(box_id) is not None:
+            await self._kill_stopped(box_id)
             await self._engine.remove(self._container(box_id))
         if record is not None:
             await self._network.remove(box_id, record.slot)
         await asyncio.to_thread(remove_tree, self._names.paths(box_id).directory)
         self._slots.pop(box_id, None)
+
+    async def _kill_stopped(self, box_id: str) -> None:
+        """Kill an init that a signal has stopped.
+
+        The engine asks the runtime to kill it, and a runtime like gVisor asks the init itself.
+        """
+        with suppress(Conflict, ProcessLookupError):
+            async with self._init_of(box_id) as (pid, pidfd):
+                if processes.init_state(pid).stopped:
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 
     # Helpers.
 
@@ -404,6 +440,15 @@ class DockerBackend(WithoutMemory):
         if self._facts is None:
             raise Unavailable("the backend is not set up")
         return self._facts
+
+
+def _has_mounts_of_box(pid: int) -> bool:
+    """Return whether a process of the host has the mounts of its box.
+
+    The first process of a box of gVisor or Kata is its kernel, which has others.
+    """
+    table = Path(f"/proc/{pid}/mountinfo")
+    return mounts.device_at(table, bundle.RUN_DIR) is not None
 
 
 def _configure_agent(plan: BoxPlan, environment: dict[str, str]) -> None:

@@ -144,6 +144,8 @@ def _host_config(plan: BoxPlan, facts: EngineFacts) -> dict[str, Any]:
         "DnsSearch": ["."],  # none, instead of the host's
         "ExtraHosts": [f"{plan.hostname}:127.0.1.1"],
     }
+    if plan.oci_runtime:
+        config["Runtime"] = plan.oci_runtime
     if facts.cgroup_parent is not None:
         config["CgroupParent"] = facts.cgroup_parent
     return config

@@ -43,12 +43,16 @@ _REFUSED_MAPS = {"userns": "userns-remap", "rootless": "rootless"}
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """The engine's properties. `cgroup_driver` is `cgroupfs` or `systemd`."""
+    """The engine's properties. `cgroup_driver` is `cgroupfs` or `systemd`.
+
+    `runtimes` are the names of its OCI runtimes.
+    """
 
     version: str
     api: str
     storage_driver: str
     cgroup_driver: str
+    runtimes: tuple[str, ...]
 
 
 class NameTaken(BoxdError):
@@ -107,7 +111,13 @@ class Engine:
                     f"the Docker engine at {self._socket} runs {_REFUSED_MAPS[kind]}, which maps "
                     "the owner of the guest agent's files to nobody; use another --docker-socket"
                 )
-        return EngineInfo(release, api, str(info["Driver"]), str(info["CgroupDriver"]))
+        driver, cgroup_driver = str(info["Driver"]), str(info["CgroupDriver"])
+        return EngineInfo(release, api, driver, cgroup_driver, _runtimes(info))
+
+    async def runtimes(self) -> tuple[str, ...]:
+        """Return the names of the engine's OCI runtimes now: a reload can change them."""
+        with self._translated("the engine does not report its runtimes"):
+            return _runtimes(await self._docker.system.info())
 
     # Containers.
 
@@ -312,6 +322,10 @@ def _try_socket(path: Path) -> None:
                 f"no Docker engine at {path}: {reason}; start the engine, "
                 "or set the socket of a running one with --docker-socket"
             ) from None
+
+
+def _runtimes(info: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(sorted(info.get("Runtimes") or {}))
 
 
 def _numbers(version: str) -> tuple[int, ...]:

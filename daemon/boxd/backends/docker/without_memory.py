@@ -60,6 +60,11 @@ class WithoutMemory:
         del box_id
         raise NotFound(f"there is no snapshot {snapshot_id}")
 
+    async def rename(self, box_id: str, hostname: str) -> None:
+        """Raise Unsupported."""
+        del hostname
+        raise self._unable(box_id)
+
     async def clone(self, plan: BoxPlan, snapshot_id: str) -> None:
         """Raise NotFound."""
         del plan

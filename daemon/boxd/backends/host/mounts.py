@@ -1,105 +1,45 @@
-"""Mounts on the host: the overlay roots of boxes, and the contents of mount tables."""
+"""Mounts on the host, and the contents of mount tables."""
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import errno
-import logging
 import os
 import re
-import time
-from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
-from boxd.errors import BoxdError, DiskFull, RootHeld, Unavailable
+from boxd.errors import Unavailable
 
-_PROC = Path("/proc")
 RDONLY, NOSUID, NODEV, NOEXEC, REMOUNT, _NOATIME, BIND = 1, 2, 4, 8, 32, 1024, 4096
+_PRIVATE = 1 << 18
 """Flags of mount(2)."""
+_MOUNTINFO = Path("/proc/self/mountinfo")
 _MNT_DETACH = 2
 _UMOUNT_NOFOLLOW = 8
 _libc = ctypes.CDLL(None, use_errno=True)
-_log = logging.getLogger(__name__)
-_OVERLAY_OPTIONS = "index=on,nfs_export=on,metacopy=off,redirect_dir=off,xino=on"
-"""Options of the overlays. A layer written by a box must not be able to name files outside itself.
-File handles must decode, or a box that watches files cannot be suspended. A file must keep its
-inode number when it is first written. All files must show one device, regardless of the place of
-the layer."""
-_BUSY_TIMEOUT = 10.0
-"""Seconds for the kernel to release an unmounted root; a layer can be mounted only once."""
-_POLL = 0.02
-_OVERLAY_MAGIC = 0x794C7630
-_STATFS_BYTES = 256
-"""More than the size of `struct statfs`; its first long is the type of the file system."""
-_REMEDY = "overlay needs a kernel with overlayfs and a state directory that is not on one"
-_REMEDIES = {
-    errno.EBUSY: "a process of the host still uses its files, and the log of boxd names the"
-    " process; try again when it has ended",
-    errno.ENOSPC: "there is no space for what the kernel writes during a mount",
-    errno.EDQUOT: "there is no space for what the kernel writes during a mount",
-}
-
-
-class LayerOfAnother(Unavailable):
-    """The upper or the work directory belongs to another image, or is a copy."""
-
-
-_KINDS = {
-    errno.EBUSY: RootHeld,
-    errno.ESTALE: LayerOfAnother,
-    errno.ENOSPC: DiskFull,
-    errno.EDQUOT: DiskFull,
-}
-
-
-async def mount_overlay(root: Path, lower: Path, upper: Path, work: Path) -> None:
-    """Mount an overlay at `root`, unless something is mounted there. Creates the directory.
-
-    Device nodes are disabled on it. Raises DiskFull if there is no space for the kernel's own
-    writes during a mount, LayerOfAnother, RootHeld, or Unavailable with the kernel's error.
-    """
-    if is_mounted(root):
-        return
-    _renew_mount_point(root)
-    options = (
-        f"lowerdir={_escape(lower, ':')},upperdir={_escape(upper)},"
-        f"workdir={_escape(work)},{_OVERLAY_OPTIONS}"
-    )
-    deadline = time.monotonic() + _BUSY_TIMEOUT
-    while True:
-        number = _mount("overlay", root, "overlay", NODEV, options)
-        if number == 0 and os.statvfs(root).f_flag & os.ST_RDONLY:
-            unmount(root, lazily=False)
-            number = errno.ENOSPC  # the reason for a read-only mount
-        if number == 0:
-            return
-        if number != errno.EBUSY or time.monotonic() > deadline:
-            break
-        await asyncio.sleep(_POLL)
-    if number == errno.EBUSY:
-        # Only the operator sees the host's processes; the operator has to end this one.
-        holders = await asyncio.to_thread(_holders, upper)
-        _log.warning("the root of a box, %s, is still used by %s", root, holders)
-    raise _KINDS.get(number, Unavailable)(
-        f"the root of the box cannot be mounted: {os.strerror(number)}; "
-        f"{_REMEDIES.get(number, _REMEDY)}"
-    )
 
 
 def mount_device(device: Path, directory: Path, kind: str, options: str) -> None:
     """Mount a block device. Raises Unavailable with the kernel's error."""
     flags = NOSUID | NODEV | _NOATIME
-    number = _mount(str(device), directory, kind, flags, options)
+    number = mount(str(device), directory, kind, flags, options)
     if number != 0:
         raise Unavailable(f"{directory} cannot be mounted as {kind}: {os.strerror(number)}")
 
 
 def mount_memory(directory: Path, flags: int, options: str) -> None:
     """Mount a tmpfs, or change it with REMOUNT. Raises Unavailable with the kernel's error."""
-    number = _mount("tmpfs", directory, "tmpfs", flags, options)
+    number = mount("tmpfs", directory, "tmpfs", flags, options)
     if number != 0:
         raise Unavailable(f"{directory} cannot be mounted as tmpfs: {os.strerror(number)}")
+
+
+def bind(source: Path, target: Path) -> None:
+    """Mount a file or directory at an existing one. Raises OSError."""
+    number = mount(str(source), target, "none", BIND)
+    if number != 0:
+        raise OSError(number, os.strerror(number), str(target))
 
 
 def unmount(directory: Path, *, lazily: bool) -> None:
@@ -137,31 +77,6 @@ def unmount_everywhere(root: Path) -> None:
     except OSError as error:
         if error.errno != errno.ENOTEMPTY:
             raise
-
-
-def _renew_mount_point(root: Path) -> None:
-    """Recreate the directory, so that no mount of an earlier release remains on it."""
-    unmount_everywhere(root)
-    root.mkdir(mode=0o755, parents=True, exist_ok=True)
-
-
-async def require_unused(root: Path, lower: Path, upper: Path, work: Path) -> None:
-    """Wait until no process uses the overlay that was mounted at `root`. Raises RootHeld.
-
-    The only way to find out is to mount the layer again: the kernel refuses it while it is in use.
-    """
-    try:
-        await mount_overlay(root, lower, upper, work)
-    except RootHeld:
-        raise RootHeld(
-            f"the box was stopped, but cannot start yet: {_REMEDIES[errno.EBUSY]}"
-        ) from None
-    except BoxdError:
-        # The kernel checks for users of the layer first, so nothing uses it. The next start reports
-        # any other problem, and gives a full layer more space.
-        return
-    finally:
-        await asyncio.to_thread(unmount_everywhere, root)
 
 
 def is_mounted(directory: Path) -> bool:
@@ -214,62 +129,39 @@ def mount_points(mountinfo: Path) -> list[str]:
     return [unescape(row[4]) for row in rows(table(mountinfo))]
 
 
-def _holders(upper: Path) -> str:
-    """Name the processes that use an overlay with this layer, by a mount or by open files."""
-    namespaces: set[str] = set()
-    holders = []
-    for number in sorted(int(entry.name) for entry in _PROC.iterdir() if entry.name.isdecimal()):
-        process = _PROC / str(number)
-        with suppress(OSError):  # the process has ended
-            name = f"process {number} ({(process / 'comm').read_text(errors='replace').strip()})"
-            mounted = rows(table(process / "mountinfo"))
-            namespace = os.readlink(process / "ns/mnt")
-            if namespace not in namespaces:
-                namespaces.add(namespace)
-                holders += [f"{name} at {place}" for place in _places_of_layer(mounted, upper)]
-            if _uses_unmounted_overlay(process, {row[0] for row in mounted}):
-                holders.append(name)
-    return ", ".join(holders) or "no process that could be found"
+@cache
+def apart() -> tuple[str, ...]:
+    """Return a prefix for a command line that starts a box: a mount namespace without propagation.
+
+    systemd shares the mounts of the host. The devices that runc then binds into a box would follow
+    the host's, and CRIU could not restore them. Returns nothing if the host shares no devices. The
+    table of mounts is long on a host with many boxes, so it is read once.
+    """
+    devices = [row for row in rows(table(_MOUNTINFO)) if row[4] in ("/", "/dev")]
+    is_shared = any(field.startswith("shared:") for row in devices for field in row)
+    return ("unshare", "--mount", "--propagation", "private") if is_shared else ()
 
 
-def _places_of_layer(mounted: list[list[str]], upper: Path) -> list[str]:
-    """Return the mount points of overlays with this layer in a mount table."""
-    return [
-        unescape(row[4])
-        for row in mounted
-        if f"upperdir={upper}" in map(unescape, row[-1].split(","))
-    ]
+def mount(source: str, target: Path, kind: str, flags: int, options: str = "") -> int:
+    """Call mount(2). Return 0, or the error number.
+
+    A new mount is private: systemd shares those of the host, and CRIU cannot restore a box from a
+    shared mount.
+    """
+    number = _mount(source, target, kind, flags, options)
+    if number == 0 and not flags & REMOUNT:
+        number = _mount("none", target, "none", _PRIVATE)
+    return number
 
 
-def _uses_unmounted_overlay(process: Path, mount_ids: set[str]) -> bool:
-    """Return whether a process has open files or a directory on an overlay that is unmounted."""
-    for link in (process / "cwd", process / "root", *(process / "fd").iterdir()):
-        try:
-            descriptor = os.open(link, os.O_PATH | os.O_CLOEXEC)
-        except OSError:
-            continue  # closed in the meantime, or a kernel thread, which has none
-        try:
-            if _is_overlay(descriptor) and _mount_id(descriptor) not in mount_ids:
-                return True
-        finally:
-            os.close(descriptor)
-    return False
+def make_private(target: Path) -> None:
+    """Let a mount follow no other one. Raises OSError."""
+    number = _mount("none", target, "none", _PRIVATE)
+    if number != 0:
+        raise OSError(number, os.strerror(number), str(target))
 
 
-def _is_overlay(descriptor: int) -> bool:
-    status = ctypes.create_string_buffer(_STATFS_BYTES)
-    if _libc.fstatfs(ctypes.c_int(descriptor), status) != 0:
-        return False
-    return ctypes.c_long.from_buffer(status).value == _OVERLAY_MAGIC
-
-
-def _mount_id(descriptor: int) -> str:
-    fields = (_PROC / f"self/fdinfo/{descriptor}").read_text().split()
-    return fields[fields.index("mnt_id:") + 1]
-
-
-def _mount(source: str, target: Path, kind: str, flags: int, options: str) -> int:
-    """Call mount(2). Return 0, or the error number."""
+def _mount(source: str, target: Path, kind: str, flags: int, options: str = "") -> int:
     result = _libc.mount(
         os.fsencode(source),
         os.fsencode(target),
@@ -278,11 +170,3 @@ def _mount(source: str, target: Path, kind: str, flags: int, options: str) -> in
         os.fsencode(options),
     )
     return ctypes.get_errno() if result != 0 else 0
-
-
-def _escape(path: Path, more: str = "") -> str:
-    """Escape a path for overlay options: commas separate options, colons lower directories."""
-    text = str(path).replace("\\", "\\\\")
-    for character in "," + more:
-        text = text.replace(character, f"\\{character}")
-    return text

@@ -51,6 +51,16 @@ class HostNames:
         return self.runc_root.parent / "lxcfs"
 
     @property
+    def users(self) -> Path:
+        """The pinned user namespaces of the ranges of ids."""
+        return self.runc_root.parent / "users"
+
+    @property
+    def mounts(self) -> Path:
+        """The parent of the boxes' mounts on the host. Boxes reach their own mounts there."""
+        return self.runc_root.parent / "mounts"
+
+    @property
     def boxes_dir(self) -> Path:
         """The parent of all box directories."""
         return self.state_dir / "boxes"
@@ -87,14 +97,18 @@ class HostNames:
 
     def paths(self, box_id: str) -> BoxPaths:
         """Return the paths of the box's files."""
-        return BoxPaths(self.boxes_dir / box_id)
+        return BoxPaths(self.boxes_dir / box_id, self.mounts / box_id)
 
 
 @dataclass(frozen=True, slots=True)
 class BoxPaths:
-    """Files of one box below its directory."""
+    """Files of one box below its directory, and its mounts on the host below `mounts`.
+
+    The mounts are reachable for the box's root, which is an unprivileged user of the host.
+    """
 
     directory: Path
+    mounts: Path
 
     @property
     def record(self) -> Path:
@@ -114,7 +128,27 @@ class BoxPaths:
     @property
     def root(self) -> Path:
         """The mount point of the root file system."""
+        return self.mounts / "root"
+
+    @property
+    def old_root(self) -> Path:
+        """The mount point of a box without a user namespace, which an older release started."""
         return self.directory / "root"
+
+    @property
+    def run_dir(self) -> Path:
+        """The directory with the tunnel's socket, with the ids of the box."""
+        return self.mounts / "run"
+
+    @property
+    def runtime(self) -> Path:
+        """The agent's files, with the ids of the box."""
+        return self.mounts / "runtime"
+
+    @property
+    def drive(self) -> Path:
+        """The drive with the ids of the box, during a restore."""
+        return self.mounts / "drive"
 
     @property
     def pid(self) -> Path:

@@ -1,4 +1,4 @@
-"""Raises kernel limits that all boxes share, because root of every box is uid 0 to the kernel.
+"""Raises kernel limits that all boxes share: they also count for the creator of a user namespace.
 
 With the kernel's defaults, one box could use up what other boxes need. Then no box could watch
 files or be suspended, and pipes would hold only a page or two. Everything in `SHARES` uses memory

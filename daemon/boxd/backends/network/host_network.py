@@ -187,6 +187,11 @@ class Network:
         steps.append(self._renew(box_id, slot) if exists else self._connect(box_id, slot, pid))
         await together(*steps)
 
+    @staticmethod
+    def require_valid(egress: str) -> None:
+        """Raise BadRequest if a policy is invalid."""
+        parse_egress(egress)
+
     async def _admit(self, link: str, entries: str) -> None:
         await self._change(entries)
         self._admitted[link] = entries

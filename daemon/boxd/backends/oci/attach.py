@@ -7,7 +7,8 @@ also be killed when it hangs on a dead file system. The process runs a plain scr
 The script reads one JSON object from its standard input. The members are `action` (`attach`,
 `detach` or `replace`), `pidfd` (an inherited descriptor of the box's init), `target` (the directory
 in the box), and for `attach` the host's `source`. `replace` has `files` instead of both: the host's
-source for each file of the box.
+source for each file of the box. If the box has its own user namespace, `users` is an inherited
+descriptor of it, and `owner` the host's id of its root.
 
 The output is one JSON object: `{"done": true}`, `{"holders": ["pid 7 (bash)", ...]}` if the target
 is in use, or `{"error": TEXT}`.
@@ -29,7 +30,9 @@ _OPEN_TREE_CLONE = 1
 _MOVE_MOUNT_FROM_AND_TO_DESCRIPTORS = 0x4 | 0x40
 _ATTR_NOSUID_NODEV = 0x2 | 0x4
 _ATTR_RDONLY_NOEXEC = 0x1 | 0x8
+_IDMAP = 0x100000
 _PRIVATE = 1 << 18
+_SET_SECUREBITS, _NO_SETUID_FIXUP = 28, 4
 _CLONE_NEWNS = 0x20000
 _MNT_DETACH = 2
 _UMOUNT_NOFOLLOW = 8
@@ -70,9 +73,22 @@ def _clone(source: str) -> int:
     )
 
 
-def _forbid_devices(tree: int) -> None:
-    """Disable set-uid programs and devices on the drive, because its content is untrusted."""
-    _set(tree, _MountAttr(attr_set=_ATTR_NOSUID_NODEV))
+def _forbid_devices(tree: int, users: int | None) -> None:
+    """Disable set-uid programs and devices on the drive, because its content is untrusted.
+
+    The mount follows no mount of the host. With `users`, the ids of files are those that the box
+    sees.
+    """
+    maps = (0, 0) if users is None else (_IDMAP, users)
+    flags = _ATTR_NOSUID_NODEV | maps[0]
+    _set(tree, _MountAttr(attr_set=flags, propagation=_PRIVATE, userns_fd=maps[1]))
+
+
+def _act_as(owner: int) -> None:
+    """Create files as the box's root; root of the host has no id there."""
+    _check(int(_libc.prctl(_SET_SECUREBITS, _NO_SETUID_FIXUP, 0, 0, 0)), "prctl")
+    _libc.setfsgid(owner)
+    _libc.setfsuid(owner)
 
 
 def _set(tree: int, attributes: _MountAttr) -> None:
@@ -106,9 +122,9 @@ def _mounts_at(target: str) -> list[int]:
     return [int(row[0]) for row in rows if row[4:5] == [os.fsencode(target)]]
 
 
-def _attach(pidfd: int, source: str, target: str) -> None:
+def _attach(pidfd: int, source: str, target: str, users: int | None) -> None:
     tree = _clone(source)
-    _forbid_devices(tree)
+    _forbid_devices(tree, users)
     _enter(pidfd)
     _clear(target)
     try:
@@ -214,8 +230,10 @@ def main() -> None:
     request = json.load(sys.stdin)
     answer: dict[str, object] = {"done": True}
     try:
+        if request["owner"] is not None:
+            _act_as(request["owner"])
         if request["action"] == "attach":
-            _attach(request["pidfd"], request["source"], request["target"])
+            _attach(request["pidfd"], request["source"], request["target"], request["users"])
         elif request["action"] == "replace":
             _replace(request["pidfd"], request["files"])
         elif holders := _detach(request["pidfd"], request["target"]):

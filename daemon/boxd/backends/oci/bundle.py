@@ -1,7 +1,10 @@
 """The OCI configuration of a box: visibility, rights and limits of its processes. Pure functions.
 
-`no_new_privs` is on. Everything in a box starts as its root, so no program there needs set-uid bits
-to gain rights. The seccomp profile is `seccomp.json`, an allow-list. These refusals are deliberate:
+A box has its own user namespace: its ids 0 to 65,535 are a range of the host's ids (`id_ranges`).
+So root in a box has no rights on the host, and set-uid programs gain only the rights of the box's
+root. On hosts without such namespaces, root in a box is root of the host, and `no_new_privs` is on.
+
+The seccomp profile is `seccomp.json`, an allow-list. These refusals are deliberate:
 
 - `clone3` and `io_uring_*` return ENOSYS, so that libraries fall back. A filter cannot see the
   flags of clone3. io_uring runs operations outside the filter, and cannot be suspended.
@@ -35,8 +38,9 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from boxd.backends.host.id_ranges import COUNT, IdRange
 from boxd.backends.network.fence import DNS_ADDRESSES
-from boxd.backends.oci import masks
+from boxd.backends.oci import inner_containers, masks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -106,11 +110,6 @@ READONLY_PATHS = (
     "/proc/sys",
     "/proc/sysrq-trigger",
 )
-SYSCTLS = {
-    "net.ipv4.ping_group_range": "0 2147483647",
-    "net.ipv6.conf.eth0.disable_ipv6": "1",
-}
-"""Settings of the box's network namespace."""
 ENVIRONMENT = (
     "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME=/root",
@@ -127,7 +126,7 @@ FUSE_DEVICE: dict[str, Any] = {
     "gid": 0,
 }
 FUSE_CALLS = ("fsopen", "fsconfig", "fsmount", "move_mount", "umount2")
-"""System calls that `box_guest.drive.fusefs` needs."""
+"""System calls that `box_guest.fuse.mounts` needs."""
 
 OOM_SCORE_ADJ = 500
 """Above the daemon's 0: when the host is short of memory, the kernel kills box processes first."""
@@ -182,13 +181,16 @@ class Places:
 
     They are the mounted root, the network namespace, the cgroup, and the top directory of the
     mounts that mask paths (`masks`). `sizes` maps kernel files that show the machine's size to
-    files that report the box's limits (`lxcfs`).
+    files that report the box's limits (`lxcfs`). `run_dir` and `runtime` are the plan's
+    directories, with the ids of the box's range.
     """
 
     root: Path
     netns: Path
     cgroup: str
     masks: Path
+    run_dir: Path
+    runtime: Path
     sizes: Mapping[str, Path] = field(default_factory=dict)
 
 
@@ -199,16 +201,22 @@ def config(
     init: tuple[str, ...] = INIT,
     *,
     fuse: bool = False,
+    ids: IdRange | None = None,
 ) -> dict[str, Any]:
-    """Return the content of config.json. With `fuse`, the box mounts its drive itself."""
-    return {
+    """Return the content of config.json. With `fuse`, the box mounts its drive itself.
+
+    With `ids`, the box has its own user namespace with this range, and runtimes create its network
+    namespace in it. Without, root in the box is root of the host.
+    """
+    content = {
         "ociVersion": "1.0.2",
-        "process": _process(init, facts, fuse=fuse),
+        "process": _process(init, facts, fuse=fuse, confined=ids is None),
         "root": {"path": str(places.root), "readonly": False},
         "hostname": plan.hostname,
-        "mounts": _mounts(plan)
+        "mounts": _mounts(plan, places)
         + [_bind(path, masks.directory(places.masks, path), *_HIDDEN) for path in facts.hidden]
-        + [_bind(path, source, *_HIDDEN) for path, source in places.sizes.items()],
+        + [_bind(path, source, *_HIDDEN) for path, source in places.sizes.items()]
+        + [_bind(FUSE_DEVICE["path"], masks.fuse(places.masks))] * (fuse and ids is not None),
         "linux": {
             "namespaces": [
                 {"type": "mount"},
@@ -216,20 +224,49 @@ def config(
                 {"type": "ipc"},
                 {"type": "uts"},
                 {"type": "cgroup"},
-                {"type": "network", "path": str(places.netns)},
+                *_own_namespaces(places, ids),
             ],
+            **({} if ids is None else {"uidMappings": ids.oci, "gidMappings": ids.oci}),
             "cgroupsPath": places.cgroup,
-            "resources": _resources(plan, facts, fuse=fuse),
+            "resources": _resources(plan, facts, fuse=fuse or plan.containers),
             "rootfsPropagation": "private",
             "seccomp": seccomp(fuse=fuse),
-            **({"devices": [FUSE_DEVICE]} if fuse else {}),
+            **({"devices": [FUSE_DEVICE]} if fuse and ids is None else {}),
             "maskedPaths": [
                 path for path in MASKED_PATHS if path not in {*facts.hidden, *facts.missing}
             ],
             "readonlyPaths": [path for path in READONLY_PATHS if path not in facts.missing],
-            "sysctl": SYSCTLS,
+            **({"sysctl": sysctls(None)} if ids is None else {}),
         },
     }
+    if plan.containers:
+        inner_containers.extend(content, _bind(FUSE_DEVICE["path"], masks.fuse(places.masks)))
+    return content
+
+
+def sysctls(ids: IdRange | None) -> dict[str, str]:
+    """Return the settings of a box's network namespace, with the host's ids of its groups.
+
+    The service sets them when the box has its link. runc sets them for boxes without a range.
+    """
+    first = 0 if ids is None else ids.first
+    last = 2**31 - 1 if ids is None else first + COUNT - 1
+    return {
+        "net.ipv4.ping_group_range": f"{first} {last}",
+        "net.ipv6.conf.eth0.disable_ipv6": "1",
+    }
+
+
+def _own_namespaces(places: Places, ids: IdRange | None) -> list[dict[str, str]]:
+    if ids is None:
+        return [{"type": "network", "path": str(places.netns)}]
+    return [{"type": "network"}, {"type": "user"}]
+
+
+def range_of(config: dict[str, Any]) -> IdRange | None:
+    """Return the range of ids in a configuration; None if the box has no user namespace."""
+    mappings = config["linux"].get("uidMappings")
+    return IdRange(mappings[0]["hostID"]) if mappings else None
 
 
 def hidden(host: Path = Path("/")) -> tuple[str, ...]:
@@ -291,7 +328,9 @@ def cpu_shares(plan: BoxPlan) -> int:
     return max(MIN_CPU_SHARES, round(plan.cpus * CPU_SHARES_PER_CPU))
 
 
-def _process(init: tuple[str, ...], facts: HostFacts, *, fuse: bool) -> dict[str, Any]:
+def _process(
+    init: tuple[str, ...], facts: HostFacts, *, fuse: bool, confined: bool
+) -> dict[str, Any]:
     capabilities = [*CAPABILITIES, "CAP_SYS_ADMIN"] if fuse else list(CAPABILITIES)
     files = min(NOFILE, facts.nofile)
     return {
@@ -311,12 +350,12 @@ def _process(init: tuple[str, ...], facts: HostFacts, *, fuse: bool) -> dict[str
             {"type": "RLIMIT_NOFILE", "soft": files, "hard": files},
             {"type": "RLIMIT_CORE", "soft": 0, "hard": 0},
         ],
-        "noNewPrivileges": True,
+        "noNewPrivileges": confined,
         "oomScoreAdj": OOM_SCORE_ADJ,
     }
 
 
-def _mounts(plan: BoxPlan) -> list[dict[str, Any]]:
+def _mounts(plan: BoxPlan, places: Places) -> list[dict[str, Any]]:
     shm = plan.mem_mb * MIB // SHM_SHARE
     return [
         _mount("/proc", "proc", "nosuid", "noexec", "nodev"),
@@ -337,8 +376,8 @@ def _mounts(plan: BoxPlan) -> list[dict[str, Any]]:
         _mount("/sys", "sysfs", "nosuid", "noexec", "nodev", "ro"),
         _mount("/sys/fs/cgroup", "cgroup", "nosuid", "noexec", "nodev", "relatime", "ro"),
         _mount("/run", "tmpfs", "nosuid", "nodev", "mode=755", f"size={RUN_SIZE}"),
-        _bind(RUNTIME_DIR, plan.runtime, "nosuid", "nodev"),
-        _bind(RUN_DIR, plan.run_dir, "nosuid", "nodev", "noexec"),
+        _bind(RUNTIME_DIR, places.runtime, "nosuid", "nodev"),
+        _bind(RUN_DIR, places.run_dir, "nosuid", "nodev", "noexec"),
     ]
 
 

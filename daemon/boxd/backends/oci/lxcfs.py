@@ -69,6 +69,13 @@ _OPTIONS = ("-f", "--enable-cfs", "--enable-loadavg", "-p")
 """Show the CPUs of the quota instead of the host's; show the load of the box only; the pid file."""
 _LAUNCH = 'for one in $1; do echo 0 >"$one/cgroup.procs"; done; shift; "$@" &'
 """The shell enters the cgroups before it starts lxcfs, so lxcfs never runs outside them."""
+_RIGHTS = (
+    "setpriv",
+    "--no-new-privs",
+    "--inh-caps=-all",
+    "--bounding-set=-all,+dac_read_search,+sys_admin,+sys_chroot,+sys_ptrace",
+)
+"""lxcfs serves a FUSE mount and looks up first processes of pid namespaces. Nothing else."""
 _log = logging.getLogger(__name__)
 
 
@@ -221,7 +228,7 @@ class Lxcfs:
         directories = cgroups.make_bounded(self._known_layout, parent, cgroup, BOUNDS)
         command = (str(program), *_OPTIONS, str(self._pid_file(box_id)), str(place))
         shell = ("sh", "-ec", _LAUNCH, "sh", " ".join(map(str, directories)))
-        await run_silent(*shell, *command, alone=True)
+        await run_silent(*shell, *_RIGHTS, *command, alone=True)
         deadline = time.monotonic() + START_TIMEOUT
         while self._device(box_id) is None:
             if time.monotonic() > deadline:

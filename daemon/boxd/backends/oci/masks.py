@@ -2,8 +2,11 @@
 
 Two small tmpfs of the installation contain the objects that a box sees at masked paths: one empty
 directory for each masked directory, and one null device for all masked files. Both superblocks are
-read-only, so a box can change nothing there, regardless of the options of its own mounts. The
-host's mounts have the options that the box's mounts need, because a bind mount inherits them.
+read-only, so a box can change nothing there, regardless of the options of its own mounts. With the
+null device is one for FUSE: a box in a user namespace cannot create its own.
+
+The host's mounts have no other options: a mount in a user namespace cannot lose an option of the
+host's mount, and runc's masks have none.
 
 Each masked directory has a separate source. CRIU does not set options on a bind mount if an earlier
 bind mount of the same box has the same source.
@@ -23,11 +26,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _DIRECTORIES, _FILES = "directories", "files"
-_NULL = "null"
-_NULL_DEVICE = os.makedev(1, 3)
+_NULL, _FUSE = "null", "fuse"
+_DEVICES = {_NULL: os.makedev(1, 3), _FUSE: os.makedev(10, 229)}
 _SIZE = "size=4k,mode=755"
-_HIDDEN = mounts.NOSUID | mounts.NODEV | mounts.NOEXEC
-_DEVICES = mounts.NOSUID | mounts.NOEXEC
 
 
 def directory(top: Path, path: str) -> Path:
@@ -40,13 +41,18 @@ def null(top: Path) -> Path:
     return top / _FILES / _NULL
 
 
+def fuse(top: Path) -> Path:
+    """Return the FUSE device for boxes that mount their drives themselves."""
+    return top / _FILES / _FUSE
+
+
 def setup(top: Path, paths: Iterable[str]) -> None:
     """Mount the sources of `paths` below `top`, unless complete. Raises Unavailable."""
     directories = [directory(top, path) for path in paths]
     if not _are_complete(top / _DIRECTORIES, directories):
         _mount_directories(top / _DIRECTORIES, directories)
-    if not _are_complete(top / _FILES, [null(top)]):
-        _mount_null(top)
+    if not _are_complete(top / _FILES, [null(top), fuse(top)]):
+        _mount_devices(top)
 
 
 def remove(top: Path) -> None:
@@ -64,24 +70,25 @@ def _are_complete(place: Path, paths: list[Path]) -> bool:
 
 
 def _mount_directories(place: Path, directories: list[Path]) -> None:
-    _mount_empty(place, _HIDDEN)
+    _mount_empty(place)
     for path in directories:
         path.mkdir(mode=0o555)
-    mounts.mount_memory(place, mounts.REMOUNT | mounts.RDONLY | _HIDDEN, _SIZE)
+    mounts.mount_memory(place, mounts.REMOUNT | mounts.RDONLY, _SIZE)
 
 
-def _mount_null(top: Path) -> None:
+def _mount_devices(top: Path) -> None:
     place = top / _FILES
-    _mount_empty(place, _DEVICES)
-    os.mknod(null(top), stat.S_IFCHR | 0o666, _NULL_DEVICE)
-    null(top).chmod(0o666)
-    mounts.mount_memory(place, mounts.REMOUNT | mounts.RDONLY | _DEVICES, _SIZE)
+    _mount_empty(place)
+    for name, number in _DEVICES.items():
+        os.mknod(place / name, stat.S_IFCHR | 0o666, number)
+        (place / name).chmod(0o666)
+    mounts.mount_memory(place, mounts.REMOUNT | mounts.RDONLY, _SIZE)
     # A new box may see this null device through a writable mount; only the superblock is read-only.
-    mounts.mount_memory(place, mounts.REMOUNT | mounts.BIND | _DEVICES, "")
+    mounts.mount_memory(place, mounts.REMOUNT | mounts.BIND, "")
 
 
-def _mount_empty(place: Path, flags: int) -> None:
+def _mount_empty(place: Path) -> None:
     """Mount an empty tmpfs, in place of the rest of an interrupted or older setup."""
     place.mkdir(mode=0o755, parents=True, exist_ok=True)
     mounts.unmount(place, lazily=True)
-    mounts.mount_memory(place, flags, _SIZE)
+    mounts.mount_memory(place, 0, _SIZE)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from boxd.backends.host import mounts
-from boxd.backends.oci.bundle import DRIVE_DIR, MASKED_PATHS
+from boxd.backends.oci.bundle import DRIVE_DIR, MASKED_PATHS, range_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,10 +20,13 @@ SECURITY_OPTIONS = frozenset({"ro", "nosuid", "nodev", "noexec"})
 _CGROUP = "/sys/fs/cgroup"
 _CGROUP_KINDS = frozenset({"tmpfs", "cgroup", "cgroup2"})
 _MEMORY = frozenset({"tmpfs"})
+_NULL_KINDS = frozenset({"tmpfs", "devtmpfs"})
 _PROPAGATES = ("shared:", "master:")
+_DEVICES = frozenset({"/null", "/zero", "/full", "/tty", "/random", "/urandom"})
+"""Devices of the host in the /dev of a box with a user namespace, which cannot create its own."""
 _NULL_ROOT = "/null"
 _NULL_OPTIONS = frozenset({"nosuid", "noexec"})
-"""Options at a masked file: runc mounts the box's null device there, a restore that of `masks`."""
+"""Options at a masked file where runc has mounted the null device of the box itself."""
 _MOST = 5
 """Maximum number of differences that one message names."""
 
@@ -84,8 +87,10 @@ def differences(
     this kernel does not have: `is_here` tests a path. All others must be mounted over.
     """
     demands = _demands(config, is_here)
+    own_users = range_of(config) is not None
+    foreign = [mount.place for mount in table if _is_foreign(mount, own_users=own_users)]
     return [
-        *(f"{mount.place} is a file of the host" for mount in table if _is_foreign(mount)),
+        *(f"{place} is a file of the host" for place in foreign),
         *(f"nothing is mounted at {place}" for place in _missing(demands, table)),
         *_faults(demands, table),
     ]
@@ -103,16 +108,23 @@ def shared_sources(config: dict[str, Any]) -> list[str]:
     return sorted({source for source in sources if sources.count(source) > 1})
 
 
-def _is_null(mount: Mount, box_devices: str) -> bool:
-    """Return whether the mount is a null device of the box or of `masks`.
+def _options_of_null(mount: Mount, box_devices: str) -> frozenset[str] | None:
+    """Return the options that the mount of a null device needs; None for other mounts.
 
-    The box's own null device is a file in its /dev, which the box may rename or remove.
+    A box cannot change the null device of the host or of `masks`. Its own null device is a file in
+    its /dev, which it may rename or remove.
     """
-    return mount.kind == "tmpfs" and (mount.root == _NULL_ROOT or mount.device == box_devices)
+    if mount.root == _NULL_ROOT and (mount.kind == "devtmpfs" or mount.read_only):
+        return frozenset()
+    if mount.kind == "tmpfs" and (mount.root == _NULL_ROOT or mount.device == box_devices):
+        return _NULL_OPTIONS
+    return None
 
 
-def _is_foreign(mount: Mount) -> bool:
-    return mount.kind == "devtmpfs"
+def _is_foreign(mount: Mount, *, own_users: bool) -> bool:
+    if mount.kind != "devtmpfs":
+        return False
+    return not own_users or mount.root not in _DEVICES
 
 
 def _missing(demands: dict[str, _Demand], table: list[Mount]) -> list[str]:
@@ -133,8 +145,9 @@ def _faults(demands: dict[str, _Demand], table: list[Mount]) -> Iterator[str]:
         if demand is None or place in places:
             yield f"there is an extra mount at {place}"
         else:
-            options = _NULL_OPTIONS if _is_null(mount, box_devices) else demand.options
-            yield from _faults_of(mount, demand, options - mount.options)
+            options = _options_of_null(mount, box_devices)
+            needed = demand.options if options is None else options
+            yield from _faults_of(mount, demand, needed - mount.options)
         places.add(place)
 
 
@@ -153,13 +166,20 @@ def _faults_of(mount: Mount, demand: _Demand, missing_options: frozenset[str]) -
 def _demands(config: dict[str, Any], is_here: Callable[[str], bool]) -> dict[str, _Demand]:
     """Return the required and the allowed mount at each place of a box."""
     linux = config["linux"]
+    own_users = range_of(config) is not None
+    devices = [f"/dev{root}" for root in _DEVICES] if own_users else []
     return {
         "/": _Demand(frozenset({"nodev"})),
         DRIVE_DIR: _Demand(frozenset({"nosuid", "nodev"}), optional=True),
         **{
-            path: _Demand(frozenset({"ro"}), _MEMORY, optional=not is_here(path))
+            path: _Demand(
+                frozenset({"ro"}),
+                _NULL_KINDS if own_users else _MEMORY,
+                optional=not is_here(path),
+            )
             for path in linux["maskedPaths"]
         },
+        **{place: _Demand(frozenset(), _NULL_KINDS) for place in devices},
         **{
             path: _Demand(SECURITY_OPTIONS, frozenset({"proc"}), optional=not is_here(path))
             for path in linux["readonlyPaths"]

@@ -14,26 +14,29 @@ import asyncio
 import logging
 import os
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from boxd.backends.box_locks import BoxLocks
 from boxd.backends.checkpoint import criu, criu_cache
 from boxd.backends.disks.kinds import Disks
-from boxd.backends.host import cgroups, mounts, processes, shares, trees
+from boxd.backends.host import cgroups, processes, shares, trees
 from boxd.backends.host.files import memory_for_boxes
 from boxd.backends.host.names import HostNames
 from boxd.backends.host.run import run
 from boxd.backends.interface import BackendBox, BoxStats, Capabilities, InitState
 from boxd.backends.network import inside, links, subnets
 from boxd.backends.network.host_network import RESOLV_CONF, Network
-from boxd.backends.oci import bundle, drive_mount, masks
+from boxd.backends.oci import bundle, drive_mount, inner_containers, masks
 from boxd.backends.records import Record, Records
 from boxd.backends.runc.containers import Containers
 from boxd.backends.runc.memory import RuncMemory
 from boxd.backends.runc.origins import Origins
+from boxd.backends.runc.resumption import RuncResumption
 from boxd.backends.runc.snapshots import RuncSnapshots
+from boxd.backends.runc.suspension import RuncSuspension
 from boxd.cancellation import to_the_end
-from boxd.errors import BoxdError, Conflict, Unavailable
+from boxd.errors import BoxdError, Conflict, Unavailable, Unsupported
 from boxd.tasks import BackgroundTasks
 
 if TYPE_CHECKING:
@@ -80,16 +83,24 @@ class RuncBackend:
         self._network = Network(self._names, resolv_conf)
         self._disks = Disks(self._names, config.boxes_size)
         self._containers = Containers(
-            self._names, self._network, self._disks, init, fuse=config.mount_in_box
+            self._names,
+            self._network,
+            self._disks,
+            init,
+            fuse=config.mount_in_box,
+            privileged=config.privileged_boxes,
         )
         self._memory = RuncMemory(self._containers)
+        self._suspension = RuncSuspension(self._containers, self._memory)
+        self._resumption = RuncResumption(self._containers, self._memory)
         self._origins = Origins(self._names)
         self._snapshots = RuncSnapshots(
-            self._containers, self._memory, self._records, self._origins
+            self._containers, self._memory, self._suspension, self._records, self._origins
         )
         self._judge = judge
         self._stop_grace = stop_grace
         self._slots: dict[str, int] = {}
+        self._with_containers: set[str] = set()
         self._locks = BoxLocks()
         self._tidying = BackgroundTasks()
         self._looking = BackgroundTasks()
@@ -107,6 +118,8 @@ class RuncBackend:
         self._names.boxes_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._names.runc_root.mkdir(parents=True, exist_ok=True, mode=0o700)
         masks.setup(self._names.masks, bundle.MASKED_PATHS)
+        await asyncio.to_thread(self._containers.ranges.setup)
+        await asyncio.to_thread(self._containers.require_id_maps, [self._names.boxes_dir])
         await self._network.setup()
         self._slots = {r.plan.box_id: r.slot for r in self._records.all()}
         await self._disks.open()
@@ -117,21 +130,23 @@ class RuncBackend:
         await self._containers.lxcfs.setup(self._containers.layout)
         await asyncio.gather(*(self._adopt(record) for record in self._records.all()))
         self._looking.start(self._look_after_lxcfs(), name="look after lxcfs")
+        self._looking.start(self._look_after_cgroups(), name="look after cgroups")
 
     async def close(self) -> None:
-        """Release the network if no box uses it. Boxes continue to run."""
+        """Release the network and the ids if no box uses them. Boxes continue to run."""
         await self._tidying.join()
         await self._looking.close()
         if not self._containers.ready:
             return
         await self._containers.lxcfs.settle()
         await self._network.release()
-        if any(self._names.netns_path(r.plan.box_id).exists() for r in self._records.all()):
+        if any(map(self._containers.holds, self._records.all())):
             return
         await self._network.close()
         await self._disks.close()
         criu_cache.drop()
         masks.remove(self._names.masks)
+        await asyncio.to_thread(self._containers.forget_id_maps)
         self._containers.lxcfs.close()
         await cgroups.remove(self._containers.layout, self._names.cgroup_parent)
         for directory in (self._names.runc_root, self._names.runc_root.parent):
@@ -152,6 +167,20 @@ class RuncBackend:
             call_filter=bundle.call_filter(),
         )
 
+    async def require_kind(self, runtime: str, *, containers: bool) -> None:
+        """Raise Unsupported for a runtime other than runc, or containers as root of the host."""
+        if runtime not in ("", self.name):
+            raise Unsupported(
+                f"this host cannot run boxes with the runtime {runtime!r}, only with runc: choose "
+                "another flavor. For other runtimes, the operator starts the service with "
+                "--backend docker"
+            )
+        if containers and self._containers.privileged:
+            raise Unsupported(
+                "boxes here are root of the host (--privileged-boxes), so they get no rights to "
+                "run containers: choose another flavor"
+            )
+
     async def expect(self, roots: Mapping[str, Path], first: str) -> None:
         """Do nothing: boxes use the roots directly, so nothing has to be prepared or removed."""
 
@@ -166,9 +195,10 @@ class RuncBackend:
                 paths.bundle.mkdir(parents=True, exist_ok=True, mode=0o700)
                 await self._records.put(record)
                 await layers.create(paths, plan.disk_mb)
-                if not mounts.is_mounted(paths.root):
+                if self._containers.root(plan.box_id) is None:
                     self._containers.furnish(record)
-                await self._containers.prepare(record)
+                by = await self._containers.id_map(record)
+                await self._containers.prepare(record, by)
             except BaseException:
                 if existing is None:
                     await to_the_end(self._remove(plan.box_id))
@@ -181,13 +211,16 @@ class RuncBackend:
         async with self._locks.alone(box_id):
             record = self._records.get(box_id)
             if self._containers.runs(box_id):
-                await self._memory.thaw(record)
+                await self._suspension.thaw(record)
                 return
             await self._memory.discard(record)
             try:
                 await self._containers.forget(box_id)
-                await self._containers.prepare(record)
-                await self._containers.run(record)
+                by = await self._containers.id_map(record)
+                await self._containers.prepare(record, by)
+                await self._containers.run(record, by)
+                if record.plan.containers:
+                    self._with_containers.add(box_id)
             except BaseException:
                 await to_the_end(self._containers.release(record))
                 raise
@@ -237,8 +270,8 @@ class RuncBackend:
             self._records.get(box_id)
             if not self._containers.runs(box_id):
                 return
-            with self._containers.init(box_id) as (_, pidfd):
-                await drive_mount.detach(pidfd)
+            with self._containers.init(box_id) as (pid, pidfd):
+                await drive_mount.detach(pid, pidfd)
 
     async def list(self) -> list[BackendBox]:
         """Return every box that has a record or a disk."""
@@ -277,7 +310,7 @@ class RuncBackend:
     async def freeze(self, box_id: str) -> None:
         """Freeze the box's processes and take down its link."""
         async with self._locks.alone(box_id):
-            await self._memory.freeze(self._records.get(box_id))
+            await self._suspension.freeze(self._records.get(box_id))
 
     async def save_memory(self, box_id: str) -> None:
         """Write the memory of a frozen box.
@@ -285,17 +318,17 @@ class RuncBackend:
         Raises Conflict with the reason if it cannot be saved.
         """
         async with self._locks.alone(box_id):
-            await self._memory.save(self._records.get(box_id))
+            await self._suspension.save(self._records.get(box_id))
 
     async def thaw(self, box_id: str) -> None:
         """Discard the memory image and thaw the box. Raises Conflict if the box is not running."""
         async with self._locks.alone(box_id):
-            await self._memory.thaw(self._records.get(box_id))
+            await self._suspension.thaw(self._records.get(box_id))
 
     async def resume(self, box_id: str, drive: Path | None) -> None:
         """Restore a stopped box with its memory, its link and its address."""
         async with self._locks.alone(box_id):
-            await self._memory.resume(self._records.get(box_id), drive)
+            await self._resumption.resume(self._records.get(box_id), drive)
             # The clean-up holds the lock of the box, but the box itself already runs.
             self._tidying.start(self._tidy(box_id), name=f"tidy {box_id}")
 
@@ -331,6 +364,14 @@ class RuncBackend:
         """Replace layer and memory of a stopped box."""
         async with self._locks.alone(box_id):
             await self._snapshots.restore(self._records.get(box_id), snapshot_id)
+
+    async def rename(self, box_id: str, hostname: str) -> None:
+        """Write the name into record, layer and UTS namespace."""
+        async with self._locks.alone(box_id):
+            record = self._records.get(box_id)
+            plan = replace(record.plan, hostname=hostname, template=False)
+            await self._containers.rename_running(replace(record, plan=plan))
+            await self._records.put(replace(record, plan=plan))
 
     async def clone(self, plan: BoxPlan, snapshot_id: str) -> None:
         """Create record and bundle, and copy layer and memory from the snapshot.
@@ -376,6 +417,22 @@ class RuncBackend:
                 except (BoxdError, OSError) as error:
                     _log.warning("lxcfs was not restarted: %s", error, extra={"box": box_id})
 
+    async def _look_after_cgroups(self) -> None:
+        """End boxes that run containers and have too many cgroups."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            for box_id in sorted(self._with_containers):
+                cgroup = self._names.cgroup(box_id)
+                look = inner_containers.has_too_many_cgroups
+                if not await asyncio.to_thread(look, self._containers.layout, cgroup):
+                    continue
+                _log.warning("box ended: it has too many cgroups", extra={"box": box_id})
+                try:
+                    async with self._locks.alone(box_id):
+                        await self._containers.end(box_id, 0)
+                except (BoxdError, OSError) as error:
+                    _log.warning("the box did not end: %s", error, extra={"box": box_id})
+
     async def _renew_lxcfs(self, box_id: str) -> None:
         async with self._locks.alone(box_id):
             record = self._readable(box_id)
@@ -400,9 +457,11 @@ class RuncBackend:
 
     async def _adopt(self, record: Record) -> None:
         async with self._locks.alone(record.plan.box_id):
-            await self._memory.settle(record)
+            await self._resumption.settle(record)
             if self._containers.runs(record.plan.box_id):
-                await self._containers.connect(record)
+                if record.plan.containers:
+                    self._with_containers.add(record.plan.box_id)
+                await self._containers.reconnect(record)
                 await self._containers.adopt_lxcfs(record.plan.box_id)
             elif self._containers.holds(record):  # the box died while no service was running
                 await self._containers.release(record)
@@ -418,3 +477,4 @@ class RuncBackend:
         await self._disks.remove(paths)
         await asyncio.to_thread(trees.remove_tree, paths.directory)
         self._slots.pop(box_id, None)
+        self._with_containers.discard(box_id)

@@ -7,38 +7,49 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import resource
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from boxd.backends.checkpoint import criu_config
+from boxd.backends.checkpoint.netns import set_up
 from boxd.backends.disks import disk
-from boxd.backends.host import cgroups, mounts, processes, trees
+from boxd.backends.disks.disk import in_thread
+from boxd.backends.host import cgroups, hostname, id_maps, mounts, processes, trees
 from boxd.backends.host.files import device
+from boxd.backends.host.id_ranges import IdRanges
 from boxd.backends.host.run import last_words, run_silent
-from boxd.backends.oci import bundle, drive_mount, mount_table
+from boxd.backends.oci import bundle, drive_mount, inner_containers, mount_points, mount_table
 from boxd.backends.oci.lxcfs import Lxcfs
 from boxd.backends.records import write
 from boxd.cancellation import together
 from boxd.errors import BoxdError, Conflict, Unavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from contextlib import AbstractContextManager
 
     from boxd.backends.disks.kinds import Disks
+    from boxd.backends.host.id_maps import IdMap
     from boxd.backends.host.names import BoxPaths, HostNames
     from boxd.backends.network.host_network import Network
     from boxd.backends.records import Record
 
 START_TIMEOUT = 60.0
+NO_USERS = (
+    "boxes need user namespaces and mounts that map ids (Linux 6.12): use such a host, or start "
+    "with --privileged-boxes if everybody with a box may be root of this host"
+)
 
 
 class Containers:
     """Prepares, starts and ends the containers of one installation.
 
     `disks` and `network` are those of the installation. `layout` is known after `detect`. With
-    `fuse`, boxes mount their drives themselves.
+    `fuse`, boxes mount their drives themselves. With `privileged`, new boxes have no user
+    namespaces.
     """
 
     def __init__(
@@ -49,12 +60,15 @@ class Containers:
         init: tuple[str, ...],
         *,
         fuse: bool = False,
+        privileged: bool = False,
     ) -> None:
         self.names = names
+        self.privileged = privileged
         self.network = network
         self.disks = disks
         self.fuse = fuse
         self.lxcfs = Lxcfs(names)
+        self.ranges = IdRanges(names)
         self._init = init
         self._layout: cgroups.Layout | None = None
 
@@ -98,11 +112,42 @@ class Containers:
         """Return pid and pidfd of the box's init. Raises Conflict if it is not running."""
         return processes.init_process(*self._init_of(box_id))
 
-    async def prepare(self, record: Record, *, lxcfs: bool = True) -> None:
-        """Mount the root, set up the network and start lxcfs, each if it is missing.
+    async def id_map(self, record: Record) -> IdMap | None:
+        """Return the id map with which a box starts; None without user namespaces."""
+        return None if self.privileged else await self.own_id_map(record)
 
-        `lxcfs`: the box has, or gets, the files that show it its own size. After an error, call
-        `release` to undo the steps so far.
+    async def own_id_map(self, record: Record) -> IdMap:
+        """Return the id map of a box with a user namespace. Raises Unavailable."""
+        return await asyncio.to_thread(self._pinned, record.slot)
+
+    def require_id_maps(self, directories: Iterable[Path]) -> None:
+        """Raise Unavailable if boxes cannot have user namespaces here, and must have them."""
+        if self.privileged:
+            return
+        try:
+            id_maps.require(self.ranges.of(0), self.names.users.parent / "check", directories)
+        except Unavailable as error:
+            raise Unavailable(f"{error}; {NO_USERS}") from error
+
+    def _pinned(self, slot: int) -> IdMap:
+        ids = self.ranges.of(slot)
+        return id_maps.pin(ids, self.names.users / str(ids.first))
+
+    def forget_id_maps(self) -> None:
+        """Give all ranges of ids back. No box may be running."""
+        for place in self.names.users.glob("*"):
+            id_maps.unpin(place)
+        self.ranges.release()
+        for directory in (self.names.users, self.names.mounts):
+            with suppress(FileNotFoundError):
+                directory.rmdir()
+
+    async def prepare(self, record: Record, by: IdMap | None, *, lxcfs: bool = True) -> None:
+        """Mount the root and start lxcfs, each if it is missing.
+
+        `by` is the box's id map. A box without one also gets its network; the others get it when
+        their network namespace exists (`connect`). `lxcfs`: the box has, or gets, the files that
+        show it its own size. After an error, call `release` to undo the steps so far.
         """
         rootfs = record.plan.rootfs
         if rootfs is None or not rootfs.is_dir():
@@ -115,12 +160,49 @@ class Containers:
         paths = self.paths(record.plan.box_id)
         if lxcfs:
             self.lxcfs.begin(record.plan.box_id)
-        await self.disk(record).mount(paths, rootfs, record.plan.disk_mb)
-        await self.connect(record)
+        if by is not None:
+            _open_way(paths, by)
+        await self.disk(record).mount(paths, rootfs, record.plan.disk_mb, by)
+        if by is None:
+            await self.connect(record)
+            return
+        self.network.require_valid(record.plan.egress)
+        plan = record.plan
+        for source, place in ((plan.run_dir, paths.run_dir), (plan.runtime, paths.runtime)):
+            # Read-only: whoever removes the directory of these mounts must not reach their content.
+            await asyncio.to_thread(_show, source, place, by, read_only=True)
 
-    async def connect(self, record: Record) -> None:
-        """Set up network and fence, if they are missing."""
-        await self.network.ensure(record.plan.box_id, record.slot, egress=record.plan.egress)
+    async def connect(self, record: Record, pid: int | None = None) -> None:
+        """Set up network and fence, if they are missing.
+
+        With `pid`, the box's network namespace is that of the process.
+        """
+        box_id = record.plan.box_id
+        await self.network.ensure(box_id, record.slot, egress=record.plan.egress, pid=pid)
+
+    async def reconnect(self, record: Record) -> None:
+        """Set up network and fence of a running box, if they are missing."""
+        with self.init(record.plan.box_id) as (pid, _):
+            await self.connect(record, None if id_maps.of_process(pid) is None else pid)
+
+    async def make_mount_points(self, box_id: str, by: IdMap) -> None:
+        """Create the places in the mounted root at which a restore mounts something."""
+
+        def work() -> None:
+            with id_maps.acting_as(by):
+                mount_points.create(self.paths(box_id).root, self.configuration(box_id))
+
+        await in_thread(work)
+
+    async def show_drive(self, record: Record, drive: Path, by: IdMap) -> Path:
+        """Mount a drive on the host with the ids of a box, until `hide_drive`; return the place."""
+        place = self.paths(record.plan.box_id).drive
+        await asyncio.to_thread(_show, drive, place, by, read_only=False)
+        return place
+
+    async def hide_drive(self, record: Record) -> None:
+        """Undo `show_drive`. Mounts in boxes stay."""
+        await asyncio.to_thread(id_maps.unbind, self.paths(record.plan.box_id).drive)
 
     def furnish(self, record: Record) -> None:
         """Write files that the box's system expects. The box may change them later."""
@@ -139,7 +221,31 @@ class Containers:
         for name in ("hostname", "hosts"):
             disk.write_beneath(top, name, files[name])
 
-    def configure(self, record: Record, *, lxcfs: bool) -> None:
+    async def rename_running(self, record: Record) -> None:
+        """Write the box's name into the mounted root and the UTS namespace of a running box.
+
+        Raises Conflict if the box is not frozen, because its processes could change files.
+        """
+        box_id = record.plan.box_id
+        if not self.is_frozen(box_id):
+            raise Conflict("the box is not frozen")
+        root = self.root(box_id)
+        with self.init(box_id) as (pid, _):
+            first = id_maps.of_process(pid)
+            await in_thread(hostname.set_of_process, pid, record.plan.hostname)
+        if root is None:
+            raise Conflict("the root of the box is not mounted")
+        by = None if first is None else await self.own_id_map(record)
+
+        def write_names() -> None:
+            files = bundle.etc_files(record.plan.hostname)
+            with id_maps.acting_as(by):
+                for name in ("hostname", "hosts"):
+                    disk.write_beneath(root, name, files[name])
+
+        await in_thread(write_names)
+
+    def configure(self, record: Record, by: IdMap | None, *, lxcfs: bool) -> None:
         """Write the bundle. With `lxcfs`, kernel files show the box its own size."""
         box_id = record.plan.box_id
         paths = self.paths(box_id)
@@ -147,10 +253,12 @@ class Containers:
         config = bundle.config(
             record.plan,
             bundle.Places(
-                root=paths.root,
+                root=paths.old_root if by is None else paths.root,
                 netns=netns,
                 cgroup=cgroup,
                 masks=self.names.masks,
+                run_dir=record.plan.run_dir if by is None else paths.run_dir,
+                runtime=record.plan.runtime if by is None else paths.runtime,
                 sizes=self.lxcfs.files(box_id) if lxcfs else {},
             ),
             bundle.HostFacts(
@@ -161,35 +269,39 @@ class Containers:
             ),
             self._init,
             fuse=self.fuse,
+            ids=None if by is None else by.ids,
         )
         config["annotations"] = {criu_config.ANNOTATION: str(paths.criu_config)}
         write(paths.bundle / "config.json", json.dumps(config))
 
-    async def run(self, record: Record) -> None:
+    async def run(self, record: Record, by: IdMap | None) -> None:
         """Start the init. Raises BoxdError with runc's error text."""
-        paths = self.paths(record.plan.box_id)
-        self.configure(record, lxcfs=await self.lxcfs.ready(record.plan.box_id))
+        box_id = record.plan.box_id
+        paths = self.paths(box_id)
+        self.configure(record, by, lxcfs=await self.lxcfs.ready(box_id))
         paths.log.unlink(missing_ok=True)
-        status = await run_silent(
-            "runc",
-            "--root",
-            str(self.names.runc_root),
-            "--log",
-            str(paths.log),
-            "--log-format",
-            "json",
-            "run",
-            "--detach",
-            "--bundle",
-            str(paths.bundle),
-            "--pid-file",
-            str(paths.pid),
-            record.plan.box_id,
-            timeout=START_TIMEOUT,
-        )
-        if status != 0:
-            raise BoxdError(f"the box does not start: {last_words(paths.log)}")
+        places = ("--bundle", str(paths.bundle), "--pid-file", str(paths.pid))
+        if by is None:
+            await self._runc(paths, "run", "--detach", *places, box_id)
+        else:
+            await self._runc(paths, "create", *places, box_id)
+            pid = processes.read_pid(paths.pid)
+            if pid is None:
+                raise BoxdError("the box does not start: runc wrote no pid")
+            await self.connect(record, pid)
+            await set_up(self.names.netns(box_id), by.ids)
+            if record.plan.containers:
+                inner_containers.hand_over(self.layout, self.names.cgroup(box_id), by.ids)
+                await inner_containers.limit_namespaces(pid)
+            await self._runc(paths, "start", box_id)
         await processes.wait_for_exec(paths.pid)
+
+    async def _runc(self, paths: BoxPaths, *arguments: str) -> None:
+        logged = ("--log", str(paths.log), "--log-format", "json")
+        root = ("--root", str(self.names.runc_root))
+        command = (*mounts.apart(), "runc", *root, *logged, *arguments)
+        if await run_silent(*command, timeout=START_TIMEOUT) != 0:
+            raise BoxdError(f"the box does not start: {last_words(paths.log)}")
 
     def configuration(self, box_id: str) -> dict[str, Any]:
         """Return the configuration in the box's bundle."""
@@ -225,8 +337,8 @@ class Containers:
         if not await self.lxcfs.ready(box_id):
             return
         try:
-            with self.init(box_id) as (_, pidfd):
-                await drive_mount.replace_files(pidfd, self.lxcfs.files(box_id))
+            with self.init(box_id) as (pid, pidfd):
+                await drive_mount.replace_files(pid, pidfd, self.lxcfs.files(box_id))
         except BaseException:
             await self.lxcfs.discard(box_id)
             raise
@@ -252,21 +364,32 @@ class Containers:
         """Return whether the box still has a network, an lxcfs, or a mounted root."""
         box_id = record.plan.box_id
         link = device(self.names.link(record.slot))
-        root = self.paths(box_id).root
+        paths = self.paths(box_id)
         connected = link.exists() or self.names.netns_path(box_id).exists()
-        return connected or self.lxcfs.is_there(box_id) or mounts.is_mounted(root)
+        mounted = mounts.is_mounted(paths.root) or mounts.is_mounted(paths.old_root)
+        return connected or self.lxcfs.is_there(box_id) or mounted
 
     async def release(self, record: Record) -> None:
         """Remove what only a running box needs: container, cgroup, network, lxcfs and root."""
         box_id = record.plan.box_id
         # An unmount first writes the data to the disk, which may take a while.
-        root = self.paths(box_id).root
         await together(
             self.forget(box_id),
             self.network.remove(box_id, record.slot),
             self.lxcfs.end(box_id),
-            asyncio.to_thread(mounts.unmount_everywhere, root),
+            asyncio.to_thread(self._unmount, box_id),
         )
+
+    def _unmount(self, box_id: str) -> None:
+        paths = self.paths(box_id)
+        for root in (paths.root, paths.old_root):
+            mounts.unmount_everywhere(root)
+        id_maps.unbind_all(paths.mounts)
+
+    def root(self, box_id: str) -> Path | None:
+        """Return the mounted root of a box, or None."""
+        paths = self.paths(box_id)
+        return next(filter(mounts.is_mounted, (paths.root, paths.old_root)), None)
 
     async def require_unused(self, record: Record) -> None:
         """Raise RootHeld while a process of the host uses the root of a released box."""
@@ -280,7 +403,7 @@ class Containers:
         await self.forget(box_id)
         await self.network.abandon(box_id)
         await self.lxcfs.end(box_id)
-        await asyncio.to_thread(mounts.unmount_everywhere, self.paths(box_id).root)
+        await asyncio.to_thread(self._unmount, box_id)
 
     async def forget(self, box_id: str) -> None:
         """Remove runc's state and the cgroup, including the remains of an interrupted start."""
@@ -292,9 +415,30 @@ class Containers:
 
     def _kill(self, box_id: str) -> None:
         """Send SIGKILL before the thaw, so frozen processes end before they can run."""
-        cgroup = self.names.cgroup(box_id)
-        processes.kill(cgroups.pids_of(self.layout, cgroup))
-        cgroups.thaw(self.layout, cgroup)
+        processes.kill(self.pids(box_id))
+        cgroups.thaw(self.layout, self.names.cgroup(box_id))
+
+    def pids(self, box_id: str) -> list[int]:
+        """Return the processes of a box."""
+        return cgroups.pids_of(self.layout, self.names.cgroup(box_id))
 
     def _init_of(self, box_id: str) -> tuple[Path, str]:
         return self.paths(box_id).pid, self.names.cgroup(box_id)
+
+
+def _open_way(paths: BoxPaths, by: IdMap) -> None:
+    """Create the directory of a box's mounts, which only the box's root and the service enter."""
+    for directory in (paths.mounts.parent.parent, paths.mounts.parent):
+        directory.mkdir(mode=0o711, parents=True, exist_ok=True)
+        directory.chmod(0o711)
+    paths.mounts.mkdir(mode=0o700, exist_ok=True)
+    os.chown(paths.mounts, by.ids.first, by.ids.first)
+
+
+def _show(source: Path, place: Path, by: IdMap, *, read_only: bool) -> None:
+    try:
+        id_maps.bind(source, place, by, read_only=read_only)
+    except OSError as error:
+        raise Unavailable(
+            f"{source} cannot be shown with the ids of a box: {error.strerror}"
+        ) from error

@@ -21,16 +21,23 @@ if TYPE_CHECKING:
     from boxd.backends.runc.containers import Containers
     from boxd.backends.runc.memory import RuncMemory
     from boxd.backends.runc.origins import Origins
+    from boxd.backends.runc.suspension import RuncSuspension
 
 
 class RuncSnapshots:
     """The steps for one box. The backend serialises the calls for each box."""
 
     def __init__(
-        self, containers: Containers, memory: RuncMemory, records: Records, origins: Origins
+        self,
+        containers: Containers,
+        memory: RuncMemory,
+        suspension: RuncSuspension,
+        records: Records,
+        origins: Origins,
     ) -> None:
         self._containers = containers
         self._memory = memory
+        self._suspension = suspension
         self._records = records
         self._origins = origins
 
@@ -60,7 +67,7 @@ class RuncSnapshots:
         if not state.frozen or state.memory:
             await layers.snapshot(paths, snapshot_id)
             return
-        images = await self._memory.save_aside(record, lasting=lasting)
+        images = await self._suspension.save_aside(record, lasting=lasting)
         try:
             await layers.snapshot(paths, snapshot_id, memory=images)
         finally:
@@ -97,7 +104,7 @@ class RuncSnapshots:
         """Adapt layer and memory that came from a snapshot to this box."""
         paths = self._containers.paths(record.plan.box_id)
         place = self._containers.disk(record).memory_dir(paths)
-        lxcfs = False  # without memory, the next start decides
+        lxcfs = own_users = False  # without memory, the next start decides
         try:
             _, state = await asyncio.to_thread(memory_image.read, place)
         except MemoryLost:
@@ -105,9 +112,10 @@ class RuncSnapshots:
         else:
             # The processes have open files of the runtime with which they were started.
             record = replace(record, plan=replace(record.plan, runtime=Path(state.runtime)))
-            lxcfs = state.lxcfs
+            lxcfs, own_users = state.lxcfs, state.own_users
         self._containers.rename(record)
-        self._containers.configure(record, lxcfs=lxcfs)
+        by = await self._containers.own_id_map(record) if own_users else None
+        self._containers.configure(record, by, lxcfs=lxcfs)
         if place.exists():
             digest = self._memory.digest(record)
             await asyncio.to_thread(memory_image.adopt, place, record.plan.box_id, digest)

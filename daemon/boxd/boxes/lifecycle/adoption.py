@@ -188,8 +188,7 @@ class Adoption:
         if box.ephemeral:
             await self._changes.destroy(box)
             return
-        storable = not box.confidential and self._attachments.storable(box.id)
-        if self._assembly.backend.capabilities().suspend and storable:
+        if not self._sleep.why_never(box) and self._attachments.storable(box.id):
             try:
                 async with asyncio.timeout(SUSPEND_TIMEOUT):
                     await self._sleep.suspend(box, detail=SLEEPS)

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import re
-import shutil
 import time
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING
 
-from box_guest import protocol
 from boxd.backends.interface import BoxPlan
-from boxd.cancellation import ended
 from boxd.errors import AgentLost, BoxdError, RootHeld, Unavailable, UnknownImage
 
 if TYPE_CHECKING:
@@ -26,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from boxd.backends.interface import Backend, BackendBox, InitState
-    from boxd.boxes.state.interface import Catalog, DriveAttacher, Tunnels
+    from boxd.boxes.state.interface import Catalog, DriveAttacher, RunDirectories, Tunnels
     from boxd.model.box import Box
     from boxd.tunnel.channel import Tunnel
 
@@ -47,23 +43,27 @@ STOPPED_LOOK_S = 0.2
 SILENT_S = 10.0
 """An agent without a tunnel counts as lost if it sleeps for this many seconds without running. A
 healthy agent dials at least every second, and whenever the daemon creates its socket again."""
-_ID = re.compile(r"[0-9a-f]{32}")
+
+
+class Boot(Enum):
+    """From what a new box starts. Neither a template nor a prepared box has a drive."""
+
+    DISK = "disk"
+    TEMPLATE = "template"
+    """The memory of a template, on the disk."""
+    PREPARED = "prepared"
+    """A frozen box."""
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Paths and the key that all boxes of this installation share.
+    """What all boxes of this installation share with the daemon."""
 
-    `boxes` contains a directory per box.
-    """
-
-    boxes: Path
+    run_directories: RunDirectories
     runtime: Path
+    """The guest runtime."""
     daemon_key: str
-
-    def run_dir(self, box_id: str) -> Path:
-        """Return the directory that a box shares with the daemon."""
-        return self.boxes / box_id / "run"
+    """The daemon's public key."""
 
 
 class Assembly:
@@ -119,22 +119,29 @@ class Assembly:
             image=box.image,
             rootfs=self.root(box.image),
             runtime=self._places.runtime,
-            run_dir=self._places.run_dir(box.id),
+            run_dir=self._places.run_directories.path(box.id),
             cpus=box.cpus,
             mem_mb=box.mem_mb,
             pids=box.pids,
             disk_mb=box.disk_mb,
             egress=box.egress,
             template=not box.owner,
+            oci_runtime=box.runtime,
+            containers=box.containers,
         )
         if snapshot_id:
             await self.backend.clone(plan, snapshot_id)
         else:
             await self.backend.create(plan)
 
-    def is_lost(self, box: Box) -> bool:
+    async def claim(self, box: Box, private_key: bytes) -> None:
+        """Give a prepared box, which is frozen, the name and identity of `box`."""
+        await self._write_identity(box, private_key)
+        await self.backend.rename(box.id, box.name)
+
+    async def is_lost(self, box: Box) -> bool:
         """Return whether no part of the box is on this host, as after a restore on another one."""
-        return not self._places.run_dir(box.id).exists()
+        return not await self._places.run_directories.exists(box.id)
 
     async def renew_identity(self, box: Box) -> str:
         """Write a new host key for a box that does not run. Returns the public key.
@@ -156,23 +163,21 @@ class Assembly:
         }
         if box.relay_key:
             config["relay_key"] = box.relay_key
-        run_dir = self._places.run_dir(box.id)
-        write = asyncio.to_thread(_write_run_dir, run_dir, json.dumps(config), private_key)
-        # A thread outlives the cancellation of its caller. A removal of the box would race with it.
-        await ended(asyncio.ensure_future(write))
+        if box.containers:
+            config["containers"] = True
+        await self._places.run_directories.write(box.id, json.dumps(config), private_key)
 
-    async def start(self, box: Box, *, copied: bool = False) -> None:
+    async def start(self, box: Box, boot: Boot = Boot.DISK) -> None:
         """Start the box. Returns when its agent has sent hello and its drive is attached.
 
         The daemon listens for the tunnel and mounts the volume in parallel, and attaches the drive
-        while the agent starts. `copied`: the box resumes from the memory of a template, which has
-        no drive.
+        while the agent starts.
         """
         await self.listen(box)
         async with asyncio.TaskGroup() as group:
             if self.drives is not None and box.drive:
                 group.create_task(self.drives.prepare(box.owner, box.workspace))
-            group.create_task(self._boot(box, copied=copied))
+            group.create_task(self._boot(box, boot))
 
     async def prepare_resume(self, box: Box) -> Path | None:
         """Listen for the tunnel and mount the drive, as a resume needs.
@@ -190,19 +195,22 @@ class Assembly:
         if self.drives is not None and box.drive:
             self.drives.use(box)
 
-    async def _boot(self, box: Box, *, copied: bool) -> None:
-        if copied:
+    async def _boot(self, box: Box, boot: Boot) -> None:
+        if boot is Boot.TEMPLATE:
             await self.backend.resume(box.id, None)
+        elif boot is Boot.PREPARED:
+            await self.backend.thaw(box.id)
         else:
             await self.backend.start(box.id)
         async with asyncio.TaskGroup() as group:
             if self.drives is not None and box.drive:
                 group.create_task(self.drives.attach(box))
-            group.create_task(self.tunnels.get(box.id, COPY_TIMEOUT if copied else HELLO_TIMEOUT))
+            patience = HELLO_TIMEOUT if boot is Boot.DISK else COPY_TIMEOUT
+            group.create_task(self.tunnels.get(box.id, patience))
 
     async def listen(self, box: Box) -> None:
         """Open the daemon's end of the box's tunnel."""
-        await self.tunnels.open(box.id, self._places.run_dir(box.id), box.host_key)
+        await self.tunnels.open(box.id, box.host_key)
 
     async def tunnel(self, box: Box) -> Tunnel | None:
         """Return the tunnel of a running box, or None if its processes have ended.
@@ -298,37 +306,13 @@ class Assembly:
 
     async def directories(self) -> set[str]:
         """Return the ids of all boxes that have a directory on this host, complete or not."""
-        return await asyncio.to_thread(_box_ids, self._places.boxes)
+        return await self._places.run_directories.box_ids()
 
     async def remove_directory(self, box_id: str) -> None:
         """Remove the rest of the box's directory, which includes the run directory."""
-        await asyncio.to_thread(_remove_tree, self._places.boxes / box_id)
+        await self._places.run_directories.remove(box_id)
 
 
 def agent_stopped(state: InitState) -> AgentLost:
     """Return the error for an agent that the kernel shows as stopped."""
     return AgentLost(f"its agent (process 1) does not run: {state.stopped}")
-
-
-def _box_ids(boxes: Path) -> set[str]:
-    if not boxes.exists():
-        return set()
-    return {path.name for path in boxes.iterdir() if _ID.fullmatch(path.name)}
-
-
-def _write_run_dir(run_dir: Path, config: str, private_key: bytes) -> None:
-    """Write the run directory. Only root and the box, through its mount, can read it."""
-    run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _write_private(run_dir / protocol.AGENT_CONFIG, config.encode())
-    _write_private(run_dir / protocol.HOST_KEY, private_key)
-
-
-def _write_private(path: Path, data: bytes) -> None:
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(data)
-
-
-def _remove_tree(path: Path) -> None:
-    """Remove a directory tree. Fails at a mount point instead of crossing it."""
-    if path.exists():
-        shutil.rmtree(path)

@@ -6,14 +6,17 @@ lock. The check of limits and the row that it admits run under the lock of all b
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from boxd.boxes.lifecycle.copies import Copies, plain
 from boxd.boxes.lifecycle.pending_removals import BeingRemoved
 from boxd.boxes.lifecycle.suspend import DIED, FROM_DISK, Waking
 from boxd.boxes.state.records import new_box
-from boxd.boxes.state.settings import box_settings, profile_of, renewed
+from boxd.boxes.state.settings import box_settings, check_tier, profile_of, renewed
+from boxd.cancellation import ended
 from boxd.errors import AgentLost, BoxdError, NotFound, Unavailable, UnknownImage
 from boxd.model.box import BoxState
 from boxd.model.progress import SILENT
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
 
     from boxd.boxes.lifecycle.collaborators import Collaborators
     from boxd.boxes.lifecycle.suspend import Sleep
-    from boxd.boxes.lifecycle.templates import Templates
     from boxd.boxes.limits.admission import Admission
     from boxd.boxes.state.interface import Catalog
     from boxd.boxes.state.requests import BoxRequest
@@ -75,7 +77,7 @@ class Changes:
         sleep: Sleep,
         catalog: Catalog,
         admission: Admission,
-        templates: Templates,
+        copies: Copies,
         defaults_of: Callable[[str], Defaults],
         previews: bool = False,
     ) -> None:
@@ -85,7 +87,8 @@ class Changes:
         self._sleep = sleep
         self._catalog = catalog
         self._admission = admission
-        self._templates = templates
+        self._templates, self._prepared = copies.templates, copies.prepared
+        self._copies = copies
         self._clock = collaborators.clock
         self._defaults_of = defaults_of
         self._previews = previews
@@ -120,18 +123,21 @@ class Changes:
 
         `progress` gets a note for each shortened duration, and the start of the box once all checks
         have passed and its row exists. With a `relay_key` the box is confidential for life. It is
-        never a copy of a template, because other boxes share the memory of the template. `old` is
+        never a copy of a template, because other boxes share the memory of the template. A box
+        that may run containers is not a copy either, because its memory cannot be saved. `old` is
         the box of that name that the new one replaces. The daemon removes it only after all checks
         have passed, so a rejected request does not affect it. Raises the errors of quota, catalog
         and `Assembly`.
         """
         plan = await self._plan(request, relay_key)
-        if relay_key or plan.snapshot_id:
+        if relay_key or plan.snapshot_id or plan.box.containers:
             return await self._make(plan, progress, old=old)
         template = self._templates.find(plan.box)
-        box = await self._make(plan, progress, old=old, template=template)
+        prepared_id = self._prepared.take(plan.box)
+        box = await self._make(plan, progress, old=old, template=template, prepared_id=prepared_id)
         if template is None:
             self._templates.wanted(box)
+        self._prepared.expect(box)
         return box
 
     async def create_from(
@@ -145,7 +151,7 @@ class Changes:
         """Create a running box with the disk and memory of a snapshot; see `create`."""
         if old is not None and base.id not in await self._assembly.backend.snapshots():
             raise NotFound(f"the saved state of box {base.ref} is no longer on this host")
-        return await self._make(self._plan_from(base, request), progress, old=old)
+        return await self._make(await self._plan_from(base, request), progress, old=old)
 
     async def _plan(self, request: BoxRequest, relay_key: str) -> PlannedBox:
         """Return what `create` creates, without changing anything.
@@ -162,15 +168,22 @@ class Changes:
             self._catalog,
             profile=profile,
             default_ttl=request.default_ttl,
+            durable=request.durable,
+            ephemeral=bool(request.ephemeral),
         )
+        flavor, backend = settings.flavor, self._assembly.backend
+        await backend.require_kind(flavor.runtime, containers=flavor.containers)
         self._check_image(settings.image, profile)
         await self._check_disk(profile)
         box = new_box(request, settings, now=self._clock.now(), relay_key=relay_key)
         return PlannedBox(box, settings.shortened, snapshot_id=(profile and profile.snapshot) or "")
 
-    def _plan_from(self, base: Snapshot, request: BoxRequest) -> PlannedBox:
-        """Return what `create_from` creates; see `_decide`."""
-        settings = box_settings(request.spec, self._defaults_of(base.owner), self._catalog)
+    async def _plan_from(self, base: Snapshot, request: BoxRequest) -> PlannedBox:
+        """Return what `create_from` creates, as `_plan` does for `create`."""
+        defaults = self._defaults_of(base.owner)
+        settings = box_settings(request.spec, defaults, self._catalog)
+        check_tier(self._catalog, base.flavor, defaults.tier)
+        await self._assembly.backend.require_kind(base.runtime, containers=base.containers)
         self._check_image(base.image, None)
         box = new_box(request, settings, now=self._clock.now())
         # The processes in the memory have files open on the drive of the base's workspace.
@@ -185,6 +198,8 @@ class Changes:
             pids=base.pids,
             egress=base.egress,
             profile=base.profile,
+            runtime=base.runtime,
+            containers=base.containers,
             drive=base.drive,
             memory=base.memory and not elsewhere,
         )
@@ -197,9 +212,16 @@ class Changes:
         *,
         old: Box | None,
         template: str | None = None,
+        prepared_id: str | None = None,
     ) -> Box:
         private_key, host_key = self._assembly.new_identity()
-        box = await self._enter(replace(plan.box, host_key=host_key), old, progress)
+        box = replace(plan.box, host_key=host_key, id=prepared_id or plan.box.id)
+        try:
+            box = await self._enter(box, old, progress)
+        except BaseException:
+            if prepared_id is not None:
+                await ended(asyncio.ensure_future(self._prepared.discard(prepared_id, plan.box)))
+            raise
         for one in plan.shortened:
             progress.note(one.note(box.ref))
         if self._previews and box.workspace is None:
@@ -207,7 +229,10 @@ class Changes:
         progress.start(box)
         try:
             loss = ""
-            if template is None or not await self._copied(box, private_key, template):
+            copied = prepared_id is not None and await self._copies.claimed(box, private_key)
+            if not copied and template is not None:
+                copied = await self._copies.copied(box, private_key, template)
+            if not copied:
                 async with self._pending_removals.abortable(box):
                     await self._assembly.build(box, private_key, snapshot_id=plan.snapshot_id)
                 loss = await self._sleep.revive(box)
@@ -215,7 +240,7 @@ class Changes:
             box = await self._repository.change(box, BoxState.RUNNING, detail, memory=False)
         except BaseException as error:
             await self._undo(box)
-            failure = _plain(error)
+            failure = plain(error)
             if failure is error:
                 raise
             raise failure from error
@@ -241,39 +266,25 @@ class Changes:
                 await self._clear(old, REMOVED)
                 progress.note(f"removed the old box {old.ref} ({old.id[:12]})")
 
-    async def _copied(self, box: Box, private_key: bytes, template: str) -> bool:
-        """Try to run a new box as a copy of a template; return whether it runs.
-
-        A failed attempt leaves nothing behind.
-        """
-        try:
-            async with self._pending_removals.abortable(box):
-                await self._assembly.build(box, private_key, snapshot_id=template)
-                await self._assembly.start(box, copied=True)
-        except (BoxdError, ExceptionGroup) as error:
-            failure = _plain(error)
-            if isinstance(failure, BeingRemoved) or not isinstance(failure, BoxdError):
-                raise
-            _log.warning("box not copied: %s; booting it", failure, extra={"box": box.id})
-            await self._templates.lost(box)
-            await self._assembly.destroy(box)
-            return False
-        _log.info("box copied from a template", extra={"box": box.id})
-        return True
-
     async def renew(self, box: Box, request: BoxRequest, progress: Progress) -> Box:
         """Apply what a request may change in an existing box: its grace period and durability.
 
         Raises Conflict if the spec names another profile, image or flavor.
         """
         profile = await self._profile(box.owner, request.spec)
-        renewal = renewed(request.spec, box, self._defaults_of(box.owner), profile=profile)
+        renewal = renewed(
+            request.spec,
+            box,
+            self._defaults_of(box.owner),
+            profile=profile,
+            durable=request.durable,
+        )
         for note in renewal.notes:
             progress.note(note)
         if renewal.grace is not None:
             box = await self._repository.note(box, grace=renewal.grace)
-        if request.durable is not None and request.durable != box.durable:
-            box = await self._repository.note(box, durable=request.durable)
+        if renewal.durable is not None:
+            box = await self._repository.note(box, durable=renewal.durable)
         return box
 
     async def _profile(self, owner: str, spec: BoxSpec) -> Profile | None:
@@ -403,7 +414,7 @@ class Changes:
 
     async def _start(self, box: Box, detail: str, progress: Progress) -> Box:
         """Start a `suspended` or `failed` box from its memory or its disk."""
-        if self._assembly.is_lost(box):
+        if await self._assembly.is_lost(box):
             box, detail = await self._remake(box), REMADE
         async with self._admission.room(box, new=False):
             box = await self._repository.change(box, BoxState.RESUMING, step=Waking.PREPARE)
@@ -411,7 +422,7 @@ class Changes:
         try:
             loss = await self._sleep.revive(box)
         except BaseException as error:
-            failure = _plain(error)
+            failure = plain(error)
             await self._sleep.rest(box, f"did not start: {failure}")
             if failure is error:
                 raise
@@ -448,10 +459,3 @@ class Changes:
                 await self._assembly.destroy(box)
             except BoxdError as second:
                 _log.warning("%s; trying again", second, extra={"box": box.id})
-
-
-def _plain(error: BaseException) -> BaseException:
-    """Return the first error of a group, because the steps of a start run concurrently."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

@@ -21,6 +21,7 @@ from boxd.boxes.lifecycle.adoption import Adoption
 from boxd.boxes.lifecycle.agent_watch import AgentWatch
 from boxd.boxes.lifecycle.changes import Changes
 from boxd.boxes.lifecycle.collaborators import Collaborators
+from boxd.boxes.lifecycle.copies import Copies
 from boxd.boxes.lifecycle.dialling import dial
 from boxd.boxes.lifecycle.drives import BoxDrives
 from boxd.boxes.lifecycle.due_actions import DueActions
@@ -28,11 +29,13 @@ from boxd.boxes.lifecycle.fork import Forks
 from boxd.boxes.lifecycle.holds import Holds
 from boxd.boxes.lifecycle.pending_removals import BeingRemoved
 from boxd.boxes.lifecycle.pins import Pins
+from boxd.boxes.lifecycle.prepared import PreparedBoxes
 from boxd.boxes.lifecycle.snapshots import Snapshots
 from boxd.boxes.lifecycle.suspend import Sleep
 from boxd.boxes.lifecycle.templates import Templates
 from boxd.boxes.limits.admission import Admission
 from boxd.boxes.presence.attachments import Hold
+from boxd.boxes.presence.removal_notices import RemovalNotices
 from boxd.boxes.presence.usage import UsageSampler
 from boxd.boxes.state.requests import BoxRequest
 from boxd.boxes.state.settings import Defaults
@@ -69,7 +72,8 @@ class LifecycleOptions:
 
     `default_image`: the image of a new box whose spec and profile name none. `automount`: new boxes
     get /wrk. `policy`: idle timeout, idle reaping and grace period. `templates`: the daemon copies
-    new boxes from a booted template where the backend can. `previews`: ports of boxes have host
+    new boxes from a booted template where the backend can. `prepared`: the number of copies that it
+    keeps ready for new boxes. `previews`: ports of boxes have host
     names of their own, so the daemon warns of box names that look like one. `global_names`: a name
     in the default workspace belongs to one owner at a time.
     """
@@ -78,6 +82,7 @@ class LifecycleOptions:
     automount: bool
     policy: Policy = SHIPPED
     templates: bool = False
+    prepared: int = 0
     previews: bool = False
     global_names: bool = False
 
@@ -104,14 +109,16 @@ class Lifecycle:
         self._timers, self.activity = shared.timers, shared.activity
         self.attachments, self.feed = shared.attachments, shared.feed
         self.expiry_notifier, self.box_index = shared.expiry_notifier, shared.box_index
+        self.removal_notices = RemovalNotices(clock)
         self._sleep = Sleep(shared)
         self.templates = Templates(shared, on=options.templates)
+        self._prepared = PreparedBoxes(shared, self.templates, most=options.prepared)
         self._changes = Changes(
             shared,
             sleep=self._sleep,
             catalog=catalog,
             admission=Admission(store, shared.locks, limits, global_names=options.global_names),
-            templates=self.templates,
+            copies=Copies(shared, self.templates, self._prepared),
             defaults_of=self._defaults_of,
             previews=options.previews,
         )
@@ -138,6 +145,7 @@ class Lifecycle:
             deadline_max=tier.deadline_max,
             policy=self._options.policy,
             disk_mb=tier.disk_mb,
+            tier=tier.name,
         )
 
     def use(self, box: Box) -> Use:
@@ -147,7 +155,9 @@ class Lifecycle:
             why=self.activity.why(box),
             pinned_until=self.activity.pinned_until(box),
             next=self._timers.next_act(box),
+            removal=self._timers.removal(box),
             usage=self.usage.last(box.id),
+            no_suspend=self._sleep.why_never(box),
         )
 
     def check_suspends(self) -> None:
@@ -183,6 +193,7 @@ class Lifecycle:
         await self.agents.close()
         await self._timers.close()
         await self._tasks.join()
+        await self._prepared.close()
         await self.templates.close()
         try:
             if stop_boxes:
@@ -328,6 +339,10 @@ class Lifecycle:
     async def unpin(self, box: Box) -> Box:
         """Remove the pin of a box, as `Pins.unpin`."""
         return await self._pins.unpin(box)
+
+    async def keep(self, box: Box, *, durable: bool) -> Box:
+        """Make a box durable, or not, as `Pins.keep`."""
+        return await self._pins.keep(box, durable=durable)
 
     @asynccontextmanager
     async def attach(

@@ -1,8 +1,9 @@
-"""Pins and auto-suspend: how a box or its owner keeps the box awake on purpose.
+"""Pins, auto-suspend and durability: how a box or its owner overrides the timers on purpose.
 
 A box has at most one pin; a new pin replaces it. A pin postpones actions that are due by elapsed
 time, but not the deadline, and it does not wake the box. The owner can remove a pinned box only
-with force.
+with force. A durable box is suspended like any other, and removed only by its owner or at its
+deadline.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from boxd.boxes.state.settings import check_lasting
 from boxd.boxes.timing.moments import Now
 from boxd.errors import BadRequest, NotFound, Pinned
 from boxd.names.duration import format_duration
@@ -28,7 +30,7 @@ MAX_WHY = 200
 
 
 class Pins:
-    """Stores pins and the auto-suspend setting. Holds no state; takes the locks it needs."""
+    """Stores pins, auto-suspend and durability. Holds no state; takes the locks it needs."""
 
     def __init__(self, collaborators: Collaborators, changes: Changes, usage: UsageSampler) -> None:
         self._store = collaborators.store
@@ -74,6 +76,22 @@ class Pins:
         async with self._locks.box(box):
             present = await self._changes.present(box)
             return await self._repository.note(present, auto_suspend=on)
+
+    async def keep(self, box: Box, *, durable: bool) -> Box:
+        """Make the box durable, or not. Raises NotFound; BadRequest if the box is ephemeral.
+
+        A box that is no longer durable counts as used now. Otherwise the daemon would at once
+        remove a box that has slept for long.
+        """
+        async with self._locks.box(box):
+            present = await self._changes.present(box)
+            if durable:
+                check_lasting(present)
+                return await self._repository.note(present, durable=True)
+            if not present.durable:
+                return present
+            used = self._elapsed_time.of(Now.read(self._clock).boot)
+            return await self._repository.note(present, durable=False, idle_since=used)
 
     async def request(self, box_id: str, verb: str, params: dict[str, Any]) -> dict[str, object]:
         """Answer `pin`, `unpin`, `auto_suspend` or `life`, which the agent of a box requests.

@@ -54,6 +54,7 @@ PRE_RESTORE = "pre-restore"
 """Name of the snapshot that stores the state of a box before a restore."""
 FROM_DISK = "starts again from its disk"
 DIED = f"its processes ended; {FROM_DISK}"
+_CONTAINERS = "its flavor allows containers inside it, whose memory cannot be saved"
 
 _log = logging.getLogger(__name__)
 
@@ -100,16 +101,30 @@ class Sleep:
         if not can.suspend:
             raise Unsupported(f"this host cannot suspend boxes: {can.why_no_suspend}")
 
+    def why_never(self, box: Box) -> str:
+        """Return why the daemon never suspends this box, for its owner; empty if it can."""
+        can = self._assembly.backend.capabilities()
+        if not can.suspend:
+            return can.why_no_suspend
+        if box.confidential:
+            return "it is confidential: its memory is never written to a disk"
+        return _CONTAINERS if box.containers else ""
+
     def check(self, box: Box) -> None:
         """Check that the box may be suspended now.
 
-        Raises InUse naming the users of the box, Unsupported if it is confidential, and Conflict if
-        it mounts its drive itself.
+        Raises InUse naming the users of the box, Unsupported if it is confidential or may run
+        containers, and Conflict if it mounts its drive itself.
         """
         if box.confidential:
             raise Unsupported(
                 f"suspend is not supported for box {box.ref}, which is confidential: its memory is "
                 f"never written to a disk. Use it by {box.relayed}, or remove it"
+            )
+        if box.containers:
+            raise Unsupported(
+                f"suspend is not supported for box {box.ref}: {_CONTAINERS}. It stays awake; "
+                f"remove it when you do not need it: rm {box.ref}"
             )
         self._check_drive(box)
         holders = ", ".join(

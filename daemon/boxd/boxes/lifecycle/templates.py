@@ -85,6 +85,10 @@ class Templates:
         template = self._by_key.get(self._key(box)) if self._able() else None
         return None if template is None else template.id
 
+    def has(self, template_id: str) -> bool:
+        """Return whether a template with this id exists."""
+        return any(one.id == template_id for one in self._by_key.values())
+
     def wanted(self, box: Box) -> None:
         """Start creating a template for boxes like this one, which had to boot."""
         key = self._key(box) if self._able() else None

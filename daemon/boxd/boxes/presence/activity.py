@@ -89,7 +89,7 @@ class Activity:
             auto_suspend=box.auto_suspend,
             durable=box.durable,
             ephemeral=box.ephemeral,
-            confidential=box.confidential,
+            confidential=box.confidential or box.containers,
             suspendable=self._suspendable(),
         )
 

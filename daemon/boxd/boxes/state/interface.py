@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Tunnels(Protocol):
     """Connections to the agents of boxes; `boxd.tunnel.registry` implements it."""
 
-    async def open(self, box_id: str, directory: Path, host_key: str) -> None:
-        """Listen for the box's agent in `directory`; replaces an older listener."""
+    async def open(self, box_id: str, host_key: str) -> None:
+        """Listen for the box's agent in its run directory; replaces an older listener."""
         ...
 
     async def get(self, box_id: str, timeout: float = 30) -> Tunnel:
@@ -44,6 +44,30 @@ class Tunnels(Protocol):
 
     async def close_all(self) -> None:
         """Close all tunnels and listeners."""
+        ...
+
+
+class RunDirectories(Protocol):
+    """Directories of boxes on the host; `boxd.backends.run_directories` implements it."""
+
+    def path(self, box_id: str) -> Path:
+        """Return the directory that the box shares with the daemon."""
+        ...
+
+    async def write(self, box_id: str, config: str, private_key: bytes) -> None:
+        """Write the agent's configuration and host key; create the directory. Raises OSError."""
+        ...
+
+    async def exists(self, box_id: str) -> bool:
+        """Return whether the box has a run directory on this host."""
+        ...
+
+    async def box_ids(self) -> set[str]:
+        """Return the ids of all boxes that have a directory on this host, complete or not."""
+        ...
+
+    async def remove(self, box_id: str) -> None:
+        """Remove the rest of a box's directory. No error if there is none. Raises OSError."""
         ...
 
 

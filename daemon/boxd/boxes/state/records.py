@@ -41,7 +41,7 @@ def new_box(
         grace=settings.grace,
         ephemeral=bool(request.ephemeral),
         drive=settings.drive,
-        durable=bool(request.durable),
+        durable=settings.durable,
         since=now,
         egress=settings.egress,
         disk_mb=settings.disk_mb,
@@ -50,4 +50,6 @@ def new_box(
         confidential=bool(relay_key),
         relay_key=relay_key,
         profile=settings.profile,
+        runtime=flavor.runtime,
+        containers=flavor.containers,
     )

@@ -48,8 +48,8 @@ class BoxRequest:
 
     `default_ttl` is the time to live of a new box if neither its spec nor its profile has one.
     `ephemeral`: the daemon removes a new box with its last hold; None: only if the spec is
-    anonymous. `durable`: the daemon never removes the box for being unused; None: a new box is not
-    durable, an existing box stays as it is.
+    anonymous. `durable`: the daemon never removes the box for being unused; None: the spec and its
+    profile decide for a new box, and an existing box changes only by the `!` of a spec.
     """
 
     owner: str

@@ -10,9 +10,11 @@ The first source that names a value decides::
     grace     the spec (+duration), the profile, the service (`--grace`); at most the policy's
     egress    the profile, the service
     disk      the flavor, the tier
+    durable   the spec (!), the verb (`up --durable`), the profile; otherwise false. A durable box
+              gets no deadline from the verb
 
-An existing box takes only the grace period from a spec. The daemon rejects a spec that names a
-profile, image or flavor that the box was not created from.
+An existing box takes only the grace period and `!` from a spec. The daemon rejects a spec that
+names a profile, image or flavor that the box was not created from.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from boxd.boxes.timing.policy import SHIPPED, Policy
-from boxd.errors import Conflict, UnknownImage
+from boxd.errors import BadRequest, Conflict, Forbidden, UnknownImage
 from boxd.model.profile import Profile
 from boxd.names.duration import format_duration
 from boxd.names.words import fold, shown
@@ -41,7 +43,8 @@ class Defaults:
     """Defaults and limits of the service for a new box.
 
     `deadline_max` is the ceiling of the owner's tier for `^ttl`, counted from creation. `disk_mb`
-    is the size of the writable disk that the tier gives a box (0: no limit).
+    is the size of the writable disk that the tier gives a box (0: no limit). `tier` is the name of
+    the owner's tier.
     """
 
     image: str
@@ -51,6 +54,7 @@ class Defaults:
     policy: Policy = SHIPPED
     egress: str = "all"
     disk_mb: int = 0
+    tier: str = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +95,20 @@ class BoxSettings:
     drive: bool
     backend: str
     profile: str
+    durable: bool = False
     shortened: tuple[Shortened, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """The changes that a spec makes to an existing box. `grace` None: no change.
+    """The changes that a spec makes to an existing box. None: no change.
 
-    `notes` are lines for users about ignored and clamped values.
+    `notes` are lines for users about ignored and clamped values, and about a change of `durable`.
     """
 
     grace: timedelta | None
     notes: tuple[str, ...]
+    durable: bool | None = None
 
 
 def box_settings(
@@ -112,28 +118,44 @@ def box_settings(
     *,
     profile: Profile | None = None,
     default_ttl: timedelta | None = None,
+    durable: bool | None = None,
+    ephemeral: bool = False,
 ) -> BoxSettings:
-    """Return the settings of a new box. Raises UnknownImage, which names the known flavors.
+    """Return the settings of a new box.
 
-    `profile` is the one that the spec's image names, or the workspace's if the spec names no image.
-    A profile takes precedence over a catalog image of its name. `default_ttl` is the deadline of
-    the verb if neither spec nor profile has one; clamping it is not reported.
+    Raises UnknownImage, which names the known flavors; BadRequest if a box that is removed with its
+    last hold (`ephemeral`) is to be durable.
+
+    Raises Forbidden for a flavor that the owner's tier may not use. `profile` is the one that the
+    spec's image names, or the workspace's if the spec names no image. A profile takes precedence
+    over a catalog image of its name. `default_ttl` is the deadline of the verb if neither spec nor
+    profile has one; clamping it is not reported. `durable` is the choice of the verb.
     """
     source = profile or Profile("", spec.image or defaults.image)
     preset = source.defaults
     flavor = _flavor(catalog, spec.flavor or preset.flavor, "" if spec.flavor else source.name)
+    check_tier(catalog, flavor.name, defaults.tier)
     ttl, ttl_max = spec.ttl or preset.ttl, defaults.deadline_max
     grace, grace_max = spec.grace or preset.grace, defaults.policy.grace_max
+    stated = spec.durable or durable
+    if stated and ephemeral:
+        raise BadRequest(
+            f"box {spec.name} cannot be durable, because it is created for one task and removed "
+            "after it: omit the '!', or keep the box after the task (keep)"
+        )
+    lasting = not ephemeral and bool(preset.durable if stated is None else stated)
     return BoxSettings(
         image=source.image,
         flavor=flavor,
-        ttl=_at_most(ttl_max, ttl or default_ttl),
+        ttl=_at_most(ttl_max, ttl or (None if lasting else default_ttl)),
         grace=_at_most(grace_max, grace or defaults.policy.grace),
         egress=preset.egress or defaults.egress,
         disk_mb=flavor.disk_mb or defaults.disk_mb,
-        drive=defaults.drive,
+        # Many runtimes hide the box's mounts from the host; the owner can try it in the box.
+        drive=defaults.drive and not flavor.runtime,
         backend=defaults.backend,
         profile=source.name,
+        durable=lasting,
         shortened=(
             *_shortened("deadline", "^", ttl, ttl_max, "" if spec.ttl else source.name),
             *_shortened("grace", "+", grace, grace_max, "" if spec.grace else source.name),
@@ -142,22 +164,47 @@ def box_settings(
 
 
 def renewed(
-    spec: BoxSpec, box: Box, defaults: Defaults, *, profile: Profile | None = None
+    spec: BoxSpec,
+    box: Box,
+    defaults: Defaults,
+    *,
+    profile: Profile | None = None,
+    durable: bool | None = None,
 ) -> Renewal:
-    """Return the changes that a spec makes to an existing box, with notes on ignored values.
+    """Return the changes that a spec and a verb make to an existing box, with notes for users.
 
-    Raises Conflict if the spec names a profile, image or flavor that the box was not created from.
-    The other defaults of a profile apply only at creation.
+    Raises Conflict if the spec names a profile, image or flavor that the box was not created from,
+    and BadRequest if an ephemeral box is to be durable. The other defaults of a profile apply only
+    at creation. `durable` is the choice of the verb.
     """
     _check_same(spec, box, profile)
+    lasting = True if spec.durable else durable
+    if lasting:
+        check_lasting(box)
     notes = []
+    if spec.durable and not box.durable:
+        notes.append(f"box {box.ref} is durable now: it is removed only by rm, or at its deadline")
     if spec.ttl is not None:
         ignored = f"deadline ^{format_duration(spec.ttl)}"
         notes.append(f"{ignored} ignored: box {box.ref} exists; {box.name}+ recreates it")
     grace_max = defaults.policy.grace_max
     notes.extend(one.note(box.ref) for one in _shortened("grace", "+", spec.grace, grace_max))
     grace = _at_most(grace_max, spec.grace)
-    return Renewal(None if grace == box.grace else grace, tuple(notes))
+    return Renewal(
+        None if grace == box.grace else grace,
+        tuple(notes),
+        None if lasting == box.durable else lasting,
+    )
+
+
+def check_tier(catalog: Catalog, flavor: str, tier: str) -> None:
+    """Raise Forbidden if owners of a tier may not use a flavor. An unknown flavor passes."""
+    for one in catalog.flavors():
+        if one.name == flavor and one.tiers and tier not in one.tiers:
+            raise Forbidden(
+                f"flavor {flavor} is not for your tier ({tier}), only for "
+                f"{', '.join(one.tiers)}; use another flavor, or ask the operator"
+            )
 
 
 def profile_of(name: str, profiles: Sequence[Profile]) -> Profile | None:
@@ -166,6 +213,15 @@ def profile_of(name: str, profiles: Sequence[Profile]) -> Profile | None:
     In a spec, the name takes the place of an image.
     """
     return next((profile for profile in profiles if profile.name == fold(name)), None)
+
+
+def check_lasting(box: Box) -> None:
+    """Raise BadRequest if the box cannot become durable."""
+    if box.ephemeral:
+        raise BadRequest(
+            f"box {box.ref} cannot be durable: it is removed when its last session ends. "
+            f"To keep its state, copy it: snapshot fork {box.ref} NAME"
+        )
 
 
 def _check_same(spec: BoxSpec, box: Box, profile: Profile | None) -> None:

@@ -20,7 +20,7 @@ nothing is due by elapsed time. A durable box is removed only at its deadline.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -87,7 +87,9 @@ class Facts:
     since: BootMoment | None = None
     """When the box entered its state; None: unknown, so no elapsed time counts."""
     last_used: BootMoment | None = None
-    """When the last client detached or the last shell ended; None: never, or unknown."""
+    """When the last client detached, the last shell ended, or the box ceased to be durable; None:
+    never, or unknown.
+    """
     holds: int = 0
     """Number of attached clients."""
     shells: int = 0
@@ -103,7 +105,7 @@ class Facts:
     ephemeral: bool = False
     """The box is removed at the last detach, independent of time."""
     confidential: bool = False
-    """The memory of the box is never written to a disk."""
+    """The memory of the box is never written to a disk, as for boxes that may run containers."""
     suspendable: bool = True
 
 
@@ -121,6 +123,20 @@ def due(facts: Facts, policy: Policy, now: Now) -> Due | None:
     return idle if now.left(idle.moment) < now.left(end.moment) else end
 
 
+def removal(facts: Facts, policy: Policy, now: Now) -> Due | None:
+    """Return the removal of the box if no user touches it until then, or None.
+
+    A box that is due for suspension is removed `idle_reap` after it. A box in use has only its
+    deadline.
+    """
+    next_due = due(facts, policy, now)
+    if next_due is None or next_due.act is Act.REMOVE:
+        return next_due
+    if not isinstance(next_due.moment, BootMoment):
+        raise TypeError("a suspension is due by elapsed time")
+    return due(replace(facts, state=BoxState.SUSPENDED, since=next_due.moment), policy, now)
+
+
 def _idle(facts: Facts, policy: Policy) -> Due | None:
     """Return the next action by elapsed time, or None."""
     if facts.since is None or facts.holds or facts.ephemeral or not facts.auto_suspend:
@@ -129,13 +145,20 @@ def _idle(facts: Facts, policy: Policy) -> Due | None:
         return _unused(facts, facts.since, policy)
     if facts.state in _ASLEEP and not facts.durable:
         why = f"was asleep for {format_duration(policy.idle_reap)}"
-        return _after_pin(facts, Act.REMOVE, facts.since + policy.idle_reap, why)
+        return _after_pin(
+            facts, Act.REMOVE, _unused_since(facts, facts.since) + policy.idle_reap, why
+        )
     return None
+
+
+def _unused_since(facts: Facts, since: BootMoment) -> BootMoment:
+    """Return when the box entered its state, or the last use if that is later."""
+    return since if facts.last_used is None else max(since, facts.last_used)
 
 
 def _unused(facts: Facts, since: BootMoment, policy: Policy) -> Due | None:
     """Return the next action on an unused running box. A woken box counts from its wake-up."""
-    began = since if facts.last_used is None else max(since, facts.last_used)
+    began = _unused_since(facts, since)
     span, why = policy.idle_timeout, f"was unused for {format_duration(policy.idle_timeout)}"
     if facts.grace is not None and facts.grace > span:
         span, why = facts.grace, f"was unused for its grace of {format_duration(facts.grace)}"

@@ -15,13 +15,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from boxd.boxes.timing.moments import Now
 from boxd.boxes.timing.policy import SHIPPED, Policy
-from boxd.boxes.timing.schedule import due
+from boxd.boxes.timing.schedule import due, removal
 from boxd.errors import BoxdError
-from boxd.model.view import NextAct
+from boxd.model.view import NextAct, Removal
 from boxd.tasks import BackgroundTasks
 
 if TYPE_CHECKING:
@@ -128,6 +128,15 @@ class Timers:
         if next_due is None:
             return None
         return NextAct(next_due.act.value, now.shown(next_due.moment))
+
+    def removal(self, box: Box) -> Removal | None:
+        """Return the next removal of the box if nobody uses it until then, for users."""
+        now = Now.read(self._clock)
+        next_removal = removal(self._facts(box), self._policy, now)
+        if next_removal is None:
+            return None
+        why: Literal["deadline", "unused"] = "deadline" if next_removal.urgent else "unused"
+        return Removal(now.shown(next_removal.moment), why)
 
     def deadline_passed(self, box: Box) -> bool:
         """Return whether the deadline of the box has passed."""

@@ -125,6 +125,11 @@ def query(name: str, about: str, **schema: object) -> Json:
     return {"name": name, "in": "query", "description": about, "schema": schema}
 
 
+def switch(name: str, about: str) -> Json:
+    """Return an optional query parameter that is `true` or `false`."""
+    return query(name, about, type="string", enum=["true", "false"])
+
+
 def header(name: str, about: str, **schema: object) -> Json:
     """Return an optional request header."""
     return {"name": name, "in": "header", "description": about, "schema": schema}

@@ -68,8 +68,12 @@ _BOX: dict[str, Json] = {
     ),
     "clamped": _described({"type": "boolean"}, "The deadline is earlier than requested."),
     "next": _described(_or_null(ref("NextAct")), "The next automatic action; null: none."),
+    "removal": _described(
+        _or_null(ref("Removal")),
+        "The automatic removal of the box if nobody uses it until then; null: none.",
+    ),
     "memory": _described({"type": "boolean"}, "The box is suspended and its memory is saved."),
-    "durable": {"type": "boolean"},
+    "durable": _described({"type": "boolean"}, "The service removes the box only at its deadline."),
     "auto_suspend": {"type": "boolean"},
     "pinned_until": _or_null(TIME),
     "pin_why": TEXT,
@@ -78,6 +82,9 @@ _BOX: dict[str, Json] = {
     "pids": COUNT,
     "drive": _described({"type": "boolean"}, "/wrk is mounted in the box."),
     "confidential": {"type": "boolean"},
+    "runtime": _described(TEXT, "The OCI runtime; empty: the default of the host."),
+    "containers": _described({"type": "boolean"}, "The box may run containers inside it."),
+    "no_suspend": _described(TEXT, "Why the box is never suspended; empty: it can be."),
     "usage": _described(_or_null(ref("Usage")), "The last measurement; null: none yet."),
 }
 
@@ -92,6 +99,10 @@ SCHEMAS: dict[str, Json] = {
     "NextAct": _object(
         "The next automatic action on a box.",
         {"act": {"type": "string", "enum": ["removed", "suspended"]}, "at": TIME},
+    ),
+    "Removal": _object(
+        "An automatic removal of a box, and its cause.",
+        {"at": TIME, "why": {"type": "string", "enum": ["deadline", "unused"]}},
     ),
     "Usage": _object(
         "The host resources that a box uses.",

@@ -1,4 +1,4 @@
-"""Protocol adapter only. `/v1/boxes`: list, remove, suspend, resume."""
+"""Protocol adapter only. `/v1/boxes`: list, remove, suspend, resume, keep."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from boxd.http.description.operation import (
     array,
     errors,
     path,
-    query,
     ref,
+    switch,
 )
 from boxd.http.routes.json_route import JsonRequest, json_route
 
@@ -44,6 +44,7 @@ _EXAMPLE: Json = {
     "grace_s": None,
     "clamped": False,
     "next": None,
+    "removal": None,
     "memory": False,
     "durable": False,
     "auto_suspend": True,
@@ -54,6 +55,9 @@ _EXAMPLE: Json = {
     "pids": 512,
     "drive": True,
     "confidential": False,
+    "runtime": "",
+    "containers": False,
+    "no_suspend": "",
     "usage": None,
 }
 
@@ -92,12 +96,7 @@ async def list_boxes(request: JsonRequest) -> Response:
         (
             _REF,
             WS,
-            query(
-                "force",
-                "`true` removes the box even while it is pinned.",
-                type="string",
-                enum=["true", "false"],
-            ),
+            switch("force", "`true` removes the box even while it is pinned."),
         ),
     ),
 )
@@ -161,4 +160,33 @@ async def resume(request: JsonRequest) -> Response:
     return JSONResponse({"state": view.state})
 
 
-ROUTES = (list_boxes, remove, suspend, resume)
+@json_route(
+    "POST",
+    "/v1/boxes/{ref}/keep",
+    Operation(
+        "keepBox",
+        "Boxes",
+        "Keep a box",
+        "Makes the box durable: the service removes it only at its deadline, not because it is"
+        " unused. `off=true` undoes that; the box then counts as used now. Returns 400 if the box"
+        " is removed when its last session ends.",
+        {
+            "200": answer("The box.", ref("Box"), {**_EXAMPLE, "durable": True}),
+            **errors(404, 409),
+        },
+        (
+            _REF,
+            WS,
+            switch("off", "`true` makes the box no longer durable."),
+        ),
+    ),
+)
+async def keep(request: JsonRequest) -> Response:
+    """Make a box durable, or with `?off=true` no longer durable; return the box."""
+    caller = await request.caller()
+    ref, durable = request.parameter("ref"), not request.flag("off")
+    view = await caller.operations.boxes.keep(caller.principal, ref, caller.ws, durable=durable)
+    return JSONResponse(view.to_json())
+
+
+ROUTES = (list_boxes, remove, suspend, resume, keep)

@@ -59,7 +59,7 @@ LOST_CODE = 255
 TEMPLATE = "/v1/exec/{spec...}"
 SPEC = (
     REFERENCE.replace("a-z", "A-Za-z").removesuffix("$")
-    + "(\\^[1-9][0-9]?[mhd])?(\\+[1-9][0-9]?[smh])?$"
+    + "!?(\\^[1-9][0-9]?[mhd])?(\\+[1-9][0-9]?[smh])?$"
 )
 """Pattern of some box specs; names may be in upper case.
 
@@ -95,8 +95,9 @@ OPERATIONS = {
         (
             path(
                 "spec",
-                "`[workspace/]name[:image|profile[:flavor]][^ttl][+duration]`. Creates the box if"
-                " it does not exist; `^ttl` sets its deadline, counted from then.",
+                "`[workspace/]name[+][!][:image|profile[:flavor]][^ttl][+duration]`. Creates the"
+                " box if it does not exist; `^ttl` sets its deadline, counted from then. `!` makes"
+                " the box durable.",
                 "dev",
                 pattern=SPEC,
             ),

@@ -11,21 +11,25 @@ import base64
 import hashlib
 import html
 import logging
-import sys
-from pathlib import Path
+import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from boxd.subprocesses import kill
+from boxd.rendering import program
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from boxd.model.canvas import Canvas, Mime
+    from boxd.rendering.program import Run
 
 RENDER_S = 10.0
 """Maximum time to sanitise a document, in seconds, including the wait for a processor."""
 AT_ONCE = 2
 """Sanitiser processes that run at the same time, each for a different owner."""
-_PROGRAM = str(Path(__file__).with_name("sanitise.py"))
+MAX_OUTPUT = 4 * 1024 * 1024
+"""Bytes of sanitised HTML. The sanitiser refuses to write more."""
 _KINDS: dict[Mime, str] = {"text/markdown": "markdown", "text/html": "html"}
 _STYLE = """
 body { margin: 2rem auto; max-width: 60rem; padding: 0 1rem; font: 1rem/1.5 sans-serif; }
@@ -45,7 +49,9 @@ _log = logging.getLogger(__name__)
 class Pages:
     """Renders canvases as pages. One object for a server."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: Run = program.run) -> None:
+        """`run` runs the sanitiser; by default with the rights of this process."""
+        self._run = run
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """One lock for each owner whose document is being sanitised."""
@@ -70,35 +76,36 @@ class Pages:
             return source
         turn = self._turns.setdefault(canvas.owner, asyncio.Lock())
         async with turn, self._slots:
-            clean = await _sanitised(_KINDS[canvas.mime], content.encode())
+            clean = await _sanitised(_KINDS[canvas.mime], content.encode(), self._run)
         if clean is None:
             return f"<p>This document is too complex to render. Its source:</p>\n{source}"
         return clean
 
 
-async def _sanitised(kind: str, content: bytes) -> str | None:
+async def _sanitised(kind: str, content: bytes, run: Run) -> str | None:
     """Return the sanitised HTML; None if the sanitiser exceeded its time or memory."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-I",
-        _PROGRAM,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        env={},
-    )
-    try:
-        async with asyncio.timeout(RENDER_S):
-            clean, _ = await process.communicate(kind.encode() + b"\n" + content)
-    except TimeoutError:
-        clean = b""
-    finally:
-        kill(process)
-        await process.wait()
-    if process.returncode != 0:
-        _log.info(
-            "cannot sanitise a canvas: the sanitiser exited with status %s; showing its source",
-            process.returncode,
-        )
+    with _file(kind.encode() + b"\n" + content) as document, _file() as output:
+        try:
+            async with asyncio.timeout(RENDER_S):
+                status: int | None = await run(document, output)
+        except TimeoutError:
+            status = None
+        clean = os.pread(output, MAX_OUTPUT, 0)
+    if status != 0:
+        reason = f"no end in {RENDER_S:g} s" if status is None else f"exit status {status}"
+        _log.info("cannot sanitise a canvas: %s; showing its source", reason)
         return None
     return clean.decode()
+
+
+@contextmanager
+def _file(content: bytes = b"") -> Iterator[int]:
+    """Yield a new file in memory, at its beginning."""
+    descriptor = os.memfd_create("document", os.MFD_CLOEXEC)
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(content)
+            file.seek(0)
+        yield descriptor
+    finally:
+        os.close(descriptor)

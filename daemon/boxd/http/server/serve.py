@@ -42,9 +42,11 @@ BACKLOG = 1024
 class ApiServer:
     """The HTTP listener. Call `start` once and `close` once. Requests share no state."""
 
-    def __init__(self, app: ASGIApp, config: Config) -> None:
+    def __init__(self, app: ASGIApp, config: Config, bound: socket.socket | None = None) -> None:
+        """`bound` is the bound socket of the address; None: `start` binds one."""
         self._app = app
         self._config = config
+        self._bound = bound
         self._server: _EmbeddedServer | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -56,7 +58,13 @@ class ApiServer:
         address = self._config.api_addr
         if address is None:
             raise Unavailable("no HTTP address is configured; give --api-addr HOST:PORT")
-        listener = _listen(address)
+        listener = bind(address) if self._bound is None else self._bound.dup()
+        try:
+            listener.listen(BACKLOG)
+        except OSError as error:  # another program listens on the address since it was bound
+            listener.close()
+            raise _refused(address, error) from None
+        listener.setblocking(False)
         quiet_uvicorn()
         server = _EmbeddedServer(
             _settings(self._app, self._config),
@@ -77,6 +85,9 @@ class ApiServer:
         if self._server is None or self._task is None:
             return
         self._server.should_exit = True
+        if self._bound is not None:
+            with contextlib.suppress(OSError):
+                self._bound.shutdown(socket.SHUT_RDWR)  # other processes have the socket as well
         await self._task
         self._server = self._task = None
 
@@ -129,7 +140,8 @@ def _settings(app: ASGIApp, config: Config) -> uvicorn.Config:
     )
 
 
-def _listen(address: Address) -> socket.socket:
+def bind(address: Address) -> socket.socket:
+    """Return a socket that is bound, but does not listen. Raises Unavailable with the reason."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     # The protocol is explicit because only then does the loop set TCP_NODELAY. Without it a small
     # response, sent as headers and body, waits 40 ms for the client's acknowledgement (measured).
@@ -137,11 +149,13 @@ def _listen(address: Address) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((address.host, address.port))
-        listener.listen(BACKLOG)
-        listener.setblocking(False)
     except OSError as error:
         listener.close()
-        raise Unavailable(
-            f"cannot serve HTTP at {address}: {error.strerror}; choose another --api-addr"
-        ) from None
+        raise _refused(address, error) from None
     return listener
+
+
+def _refused(address: Address, error: OSError) -> Unavailable:
+    return Unavailable(
+        f"cannot serve HTTP at {address}: {error.strerror}; choose another --api-addr"
+    )

@@ -42,6 +42,7 @@ VERSION = "0.1.0"
 INSTRUCTIONS = (
     "Boxes are isolated machines. Create a box with box_spawn, use it with box_exec, box_read and "
     "box_write, and remove it with box_rm. An idle box is suspended, and resumes when you use it. "
+    "A box that nobody uses is removed later; box_keep prevents that. "
     "To keep files after a box is removed, or to share them between boxes, store them on the "
     "drive: /wrk in boxes, the wrk_ tools here. svc://fleet lists your boxes; subscribe to it for "
     "changes."

@@ -1,4 +1,4 @@
-"""`fleet` and `box_*`: list, create, suspend, resume, fork, pin and remove boxes."""
+"""`fleet` and `box_*`: list, create, suspend, resume, fork, pin, keep and remove boxes."""
 
 from __future__ import annotations
 
@@ -107,6 +107,13 @@ async def _pin(call: Call) -> dict[str, Any]:
     return view.to_json()
 
 
+async def _keep(call: Call) -> dict[str, Any]:
+    view = await call.operations.boxes.keep(
+        call.principal, call.args["box"], durable=call.args["durable"]
+    )
+    return view.to_json()
+
+
 _STATE = {"id": STRING, "state": STRING}
 
 TOOLS = (
@@ -133,13 +140,14 @@ TOOLS = (
             Param(
                 "spec",
                 "string",
-                "[WORKSPACE/]NAME[:IMAGE[:FLAVOR]][^DEADLINE][+GRACE], for example dev:debian^2h",
+                "[WORKSPACE/]NAME[+][!][:IMAGE[:FLAVOR]][^DEADLINE][+GRACE], for example "
+                "dev:debian^2h. NAME! is a durable box, NAME+ a new one",
                 required=True,
             ),
             Param(
                 "durable",
                 "boolean",
-                "keep the box until its deadline, or until you remove it",
+                "keep the box until its deadline, or until you remove it, as NAME! does",
                 default=False,
             ),
         ),
@@ -203,6 +211,24 @@ TOOLS = (
                 maximum=MAX_PIN_S,
             ),
             Param("why", "string", "the reason, shown beside the box", default=""),
+        ),
+        BOX,
+        BOX_OPTIONAL,
+        idempotent=True,
+    ),
+    Tool(
+        "box_keep",
+        "Keep a box",
+        "Make a box durable: the service removes it only at its deadline, not for being unused.",
+        _keep,
+        (
+            REF,
+            Param(
+                "durable",
+                "boolean",
+                "false: the service may remove the box again when it is unused",
+                default=True,
+            ),
         ),
         BOX,
         BOX_OPTIONAL,

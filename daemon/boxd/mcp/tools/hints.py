@@ -24,6 +24,7 @@ _REMEDIES = MappingProxyType(
         "secret rm NAME": "secret_rm",
         "rm NAME": "box_rm",
         "suspend NAME": "box_suspend",
+        "snapshot fork": "box_fork",
         "asks answer ID TEXT": "answer",
     }
 )

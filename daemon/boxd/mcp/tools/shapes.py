@@ -31,6 +31,8 @@ BOX: dict[str, Any] = {
     "attached": INTEGER,
     "why": {"type": "object", "additionalProperties": INTEGER},
     "next": {"type": ["object", "null"]},
+    "removal": {"type": ["object", "null"]},
+    "durable": BOOLEAN,
     "deadline": NULLABLE_STRING,
     "pinned_until": NULLABLE_STRING,
 }

@@ -8,7 +8,7 @@ from boxd.errors import BoxdError
 from boxd.ssh.admin.arguments import owner_argument
 from boxd.ssh.cli.command import Call, Command, Reply
 from boxd.ssh.cli.table import table
-from boxd.ssh.cli.verbs.apikeys import COLUMNS, key_json, key_row
+from boxd.ssh.cli.verbs.account.apikeys import COLUMNS, key_json, key_row
 
 if TYPE_CHECKING:
     import argparse

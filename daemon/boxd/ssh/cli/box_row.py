@@ -13,7 +13,18 @@ if TYPE_CHECKING:
     from boxd.operations import BoxView
     from boxd.ssh.cli.command import Call
 
-COLUMNS = ("NAME", "ID", "STATE", "ATTACHED", "IMAGE", "FLAVOR", "AGE", "DEADLINE", "NEXT")
+COLUMNS = (
+    "NAME",
+    "ID",
+    "STATE",
+    "ATTACHED",
+    "IMAGE",
+    "FLAVOR",
+    "AGE",
+    "DEADLINE",
+    "NEXT",
+    "REMOVAL",
+)
 _USAGE = ("CPU %", "CPU s", "MEM USED", "DISK USED", "PIDS", "RECEIVED", "SENT")
 _WIDE = ("CPUS", "MEM MiB", *_USAGE, "WHY", "SSH", "PREVIEW", "DETAIL")
 
@@ -39,6 +50,7 @@ def box_row(call: Call, box: BoxView) -> tuple[object, ...]:
         format_span(box.age_s),
         deadline(box),
         next_event(call, box),
+        removal(call, box),
     )
 
 
@@ -71,6 +83,13 @@ def deadline(box: BoxView) -> str | None:
 def next_event(call: Call, box: BoxView) -> str | None:
     """Return the next automatic change of the box, and the time until then."""
     return None if box.next is None else f"{box.next.act} {time_until(box.next.at, call.now)}"
+
+
+def removal(call: Call, box: BoxView) -> str | None:
+    """Return the time until the automatic removal of the box if nobody uses it until then."""
+    if box.removal is not None:
+        return time_until(box.removal.at, call.now)
+    return "durable" if box.durable else None
 
 
 def pin_end(box: BoxView) -> str | None:

@@ -19,6 +19,7 @@ _USERS = (
 _SPECS = (
     ("ws/name", "the box 'name' in the workspace 'ws', which has its own drive"),
     ("name+", "a new box; an existing one of that name is removed first"),
+    ("name!", "a durable box: it is not removed when it is unused (see keep)"),
     ("name^2h", "a new box that is removed after that time (^ttl)"),
     (
         "name+10m",

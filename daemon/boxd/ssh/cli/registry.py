@@ -12,27 +12,18 @@ from boxd.names.words import escaped
 from boxd.ssh.cli import help as help_cmd
 from boxd.ssh.cli.command import Call, Console, ExitStatus, Reply, Result
 from boxd.ssh.cli.command_line import split_words
-from boxd.ssh.cli.verbs import (
+from boxd.ssh.cli.verbs.account import (
     agent,
     apikeys,
     asks,
-    catalog,
-    info,
-    ls,
-    mcp,
-    pin,
-    power,
     profiles,
-    rm,
     secret,
-    share,
-    snapshot,
-    ssh_config,
     stat,
-    up,
     whoami,
     ws,
 )
+from boxd.ssh.cli.verbs.boxes import info, keep, ls, pin, power, rm, share, snapshot, up
+from boxd.ssh.cli.verbs.service import catalog, mcp, ssh_config
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -40,7 +31,7 @@ if TYPE_CHECKING:
     from boxd.operations import Operations
     from boxd.principal import Principal
     from boxd.ssh.cli.command import Endpoint, Stdio
-    from boxd.ssh.cli.verbs.mcp import Serve
+    from boxd.ssh.cli.verbs.service.mcp import Serve
 
 
 def build_console(serve_mcp: Serve | None = None) -> Console:
@@ -53,6 +44,7 @@ def build_console(serve_mcp: Serve | None = None) -> Console:
         stat,
         power,
         pin,
+        keep,
         snapshot,
         share,
         profiles,

@@ -7,20 +7,19 @@ with `#` are comments.
 from __future__ import annotations
 
 import logging
-import os
-import stat
 from typing import TYPE_CHECKING
 
 import asyncssh
 
-from boxd.errors import BadRequest
+from boxd.embedded.files import read_settings
+from boxd.errors import BadRequest, BoxdError
 from boxd.ssh.connection.auth import KEY_TYPES, RSA_MIN_BITS, owner_of_key
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
 FLAG = "--admin-keys"
-MAX_BYTES = 1024 * 1024
 
 _log = logging.getLogger(__name__)
 
@@ -38,16 +37,22 @@ class AdminKeys:
     def load(self) -> None:
         """Read the file. Raises BadRequest that names the file, the line and the problem."""
         if self._path is not None:
-            self._owners = parse_admin_keys(_read(self._path), str(self._path))
+            self._replace(read_settings(self._path, FLAG))
 
-    def reload(self) -> None:
-        """Read the file again. If it cannot be used, log the problem and keep the old keys."""
+    def _replace(self, text: bytes) -> None:
+        self._owners = parse_admin_keys(text, str(self._path))
+
+    async def reload(self, read: Callable[[], Awaitable[bytes]]) -> None:
+        """Take the new content of the file, which `read` returns.
+
+        If it cannot be used, log the problem and keep the old keys.
+        """
         if self._path is None:
             _log.info("SIGHUP: there are no settings to reload; SIGTERM stops the service")
             return
         try:
-            self.load()
-        except BadRequest as error:
+            self._replace(await read())
+        except BoxdError as error:
             _log.error("administrators' keys not reloaded; the previous ones stay valid: %s", error)
         else:
             _log.info("administrators' keys reloaded: %d", len(self._owners))
@@ -87,28 +92,3 @@ def _owner(words: list[bytes]) -> str:
     if owner is None:
         raise ValueError(f"the key is not safe; an RSA key needs at least {RSA_MIN_BITS} bits")
     return owner
-
-
-def _read(path: Path) -> bytes:
-    """Return the file's content. Raises BadRequest if other users can write to the file.
-
-    The owner of the file must be root or the user of this process.
-    """
-    try:
-        # With O_NONBLOCK, a named pipe at this path does not block the service.
-        with open(
-            path, "rb", opener=lambda name, mode: os.open(name, mode | os.O_NONBLOCK)
-        ) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise BadRequest(f"{FLAG}: {path} is not a regular file")
-            if stat.S_IMODE(status.st_mode) & 0o022:
-                raise BadRequest(f"{FLAG}: other users can write to {path}; run: chmod go-w {path}")
-            if status.st_uid not in (0, os.geteuid()):
-                raise BadRequest(f"{FLAG}: {path} belongs to another user; run: chown root {path}")
-            text = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise BadRequest(f"{FLAG}: {path}: {error.strerror}") from None
-    if len(text) > MAX_BYTES:
-        raise BadRequest(f"{FLAG}: {path} is longer than {MAX_BYTES} bytes")
-    return text

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import asyncssh
@@ -77,7 +78,8 @@ class SshListener:
 
     async def start(self) -> None:
         """Open the port. Raises Unavailable if the address cannot be bound."""
-        sock = _listening_socket(self._address)
+        bound = self._state.settings.bound
+        sock = bind(self._address) if bound is None else bound.dup()
         try:
             self._acceptor = await asyncssh.listen(
                 sock=sock,
@@ -107,6 +109,9 @@ class SshListener:
                 window=WINDOW,
                 max_pktsize=PACKET,
             )
+        except OSError as error:  # another program listens on the address since it was bound
+            sock.close()
+            raise _refused(self._address, error) from error
         except BaseException:
             sock.close()
             raise
@@ -117,13 +122,16 @@ class SshListener:
         if self._acceptor is None:
             return
         self._acceptor.close()
+        if (bound := self._state.settings.bound) is not None:
+            with suppress(OSError):
+                bound.shutdown(socket.SHUT_RDWR)  # other processes have the socket as well
         await self._state.drain(drain_s)
         await self._acceptor.wait_closed()
         self._acceptor = None
 
 
-def _listening_socket(address: Address) -> socket.socket:
-    """Return a bound socket. Binding it here separates a port in use from other failures."""
+def bind(address: Address) -> socket.socket:
+    """Return a socket that is bound, but does not listen. Raises Unavailable with the reason."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -131,8 +139,12 @@ def _listening_socket(address: Address) -> socket.socket:
         sock.bind((address.host, address.port))
     except OSError as error:
         sock.close()
-        raise Unavailable(
-            f"cannot listen on {address}: {error.strerror}; choose another with --ssh-addr"
-        ) from error
+        raise _refused(address, error) from error
     sock.setblocking(False)
     return sock
+
+
+def _refused(address: Address, error: OSError) -> Unavailable:
+    return Unavailable(
+        f"cannot listen on {address}: {error.strerror}; choose another with --ssh-addr"
+    )

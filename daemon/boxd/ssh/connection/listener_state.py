@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from boxd.ssh.cli.registry import CLI
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Container
     from pathlib import Path
 
@@ -47,6 +48,8 @@ class ListenerSettings:
     the port that the client reached."""
     preview_domain: str | None = None
     """The domain whose subdomains are the ports of boxes; None: there are no such hosts."""
+    bound: socket.socket | None = None
+    """The bound socket of the address; None: the listener binds one."""
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import asyncssh
@@ -216,6 +217,8 @@ class RelaySession(Session):
     async def run(self) -> Exit:
         """Open the box's channel, and hold the attachment until it has closed."""
         progress = Progress.in_lines(self._note, self._progress)
+        if self.pty:
+            progress = replace(progress, on_hint=self._note)
         async with self._attach(self._why(), progress) as attachment:
             tunnel = attachment.tunnel
             self._loss_reason = lambda: attachment.lost

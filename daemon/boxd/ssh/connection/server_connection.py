@@ -28,7 +28,7 @@ from boxd.names.words import escaped
 from boxd.ssh.admin.console import run_audited
 from boxd.ssh.cli import registry
 from boxd.ssh.cli.command import Endpoint, Result
-from boxd.ssh.cli.verbs.catalog import images_table
+from boxd.ssh.cli.verbs.service.catalog import images_table
 from boxd.ssh.connection.agent_forward import refuse_agent_forwarding
 from boxd.ssh.connection.auth import Authentication
 from boxd.ssh.connection.env_limits import EnvironmentLimits

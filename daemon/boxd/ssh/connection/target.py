@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from typing import TYPE_CHECKING, Protocol
 
 from boxd.boxes.state.requests import BoxAccess
-from boxd.errors import Confidential, NotFound
+from boxd.errors import BoxdError, Confidential, NotFound
+from boxd.operations.boxes import SHELL
+from boxd.ssh.cli.removal_lines import login_lines
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from contextlib import AbstractAsyncContextManager
 
     from boxd.boxes.lifecycle.holds import Attachment
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
     from boxd.principal import Principal
     from boxd.ssh.cli.command import Endpoint
     from boxd.ssh.connection.router import BoxRoute
+
+
+_log = logging.getLogger(__name__)
 
 
 class Attach(Protocol):
@@ -104,10 +110,23 @@ class BoxTarget:
         route = self._route
         access = BoxAccess(route.target, kind=route.kind, why=why, relay=self._relay)
         try:
-            return await stack.enter_async_context(
+            attachment = await stack.enter_async_context(
                 self._operations.boxes.attach(self._principal, access, progress)
             )
         except NotFound as error:
             raise NotFound(self._endpoint.with_cli_command(str(error))) from error
         except Confidential as error:
             raise Confidential(self._endpoint.with_jump_host(str(error))) from error
+        if why == SHELL and progress.on_hint is not None:
+            await self._report_removals(progress.on_hint)
+        return attachment
+
+    async def _report_removals(self, report: Callable[[str], None]) -> None:
+        """Report unused boxes of the owner that the service removes soon. A failure is no error."""
+        try:
+            boxes = await self._operations.boxes.removal_news(self._principal)
+        except BoxdError as error:
+            _log.warning("cannot list unused boxes at a login: %s", error)
+            return
+        for line in login_lines(self._endpoint, boxes):
+            report(line)

@@ -56,10 +56,10 @@ class PostgresSnapshots(PostgresPool):
         defaults = profile.defaults
         await self._execute(
             "INSERT INTO boxd.profile "
-            "(owner, name, image, flavor, ttl, grace, egress, snapshot, built_from) "
-            "VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (owner, name) DO UPDATE SET "
-            "image = $3, flavor = $4, ttl = $5, grace = $6, egress = $7, snapshot = $8, "
-            "built_from = $9",
+            "(owner, name, image, flavor, ttl, grace, egress, durable, snapshot, built_from) "
+            "VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) "
+            "ON CONFLICT (owner, name) DO UPDATE SET image = $3, flavor = $4, ttl = $5, "
+            "grace = $6, egress = $7, durable = $8, snapshot = $9, built_from = $10",
             owner,
             profile.name,
             profile.image,
@@ -67,13 +67,14 @@ class PostgresSnapshots(PostgresPool):
             defaults.ttl,
             defaults.grace,
             defaults.egress,
+            defaults.durable,
             profile.snapshot,
             profile.built_from,
         )
 
     async def profiles(self, owner: str) -> list[Profile]:
         rows = await self._rows(
-            "SELECT name, image, flavor, ttl, grace, egress, snapshot, built_from "
+            "SELECT name, image, flavor, ttl, grace, egress, durable, snapshot, built_from "
             'FROM boxd.profile WHERE owner = $1 ORDER BY name COLLATE "C"',
             owner,
         )
@@ -87,7 +88,9 @@ def _profile(row: asyncpg.Record) -> Profile:
     return Profile(
         row["name"],
         row["image"],
-        ProfileDefaults(row["flavor"], row["ttl"], row["grace"], row["egress"]),
+        ProfileDefaults(
+            row["flavor"], row["ttl"], row["grace"], row["egress"], durable=row["durable"]
+        ),
         snapshot=row["snapshot"],
         built_from=row["built_from"],
     )

@@ -17,7 +17,7 @@ from boxd.backends.disks import btrfs, loopdev, volume
 from boxd.backends.disks.btrfs import Quota
 from boxd.backends.disks.kinds import Disks
 from boxd.backends.disks.volume import Volume
-from boxd.backends.host import mounts
+from boxd.backends.host import mounts, overlays
 from boxd.backends.host.names import HostNames
 from boxd.backends.host.run import CommandFailed, run
 from boxd.errors import DiskFull, NotFound, Unavailable
@@ -89,9 +89,9 @@ async def test_it_stays_while_a_root_stands_on_it(state: Path) -> None:
     one = Volume(state, VOLUME_SIZE)
     await one.open()
     root, lower = state / "boxes/b/root", state / "image"
-    for directory in (root, lower, one.top / "upper", one.top / "work"):
+    for directory in (root, lower, one.top / "layer/upper", one.top / "layer/work"):
         directory.mkdir(parents=True)
-    await mounts.mount_overlay(root, lower, one.top / "upper", one.top / "work")
+    await overlays.mount_overlay(root, lower, one.top / "layer")
     await one.close()
     assert mounts.is_mounted(one.top)
     mounts.unmount(root, lazily=False)
@@ -345,7 +345,7 @@ async def test_memory_of_nobody_goes_at_the_next_start(state: Path) -> None:
     paths, disk = names.paths("one"), disks.for_new
     await disk.create(paths, 0)
     memory = disk.memory_dir(paths)
-    memory.mkdir()
+    memory.mkdir(parents=True)
     await disk.snapshot(paths, "kept")
     kept = disk.snapshot_memory("kept")
     left = [kept.with_name("unknown"), kept.with_name("kept.copy"), disk.home(paths) / "memory"]

@@ -10,6 +10,7 @@ import json
 import re
 import signal
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
@@ -21,8 +22,6 @@ from tests.harness.mounts.drive import until
 from tests.harness.service.user import User
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.harness.service.daemon import Daemon
 
 pytestmark = pytest.mark.timeout(300)
@@ -92,7 +91,7 @@ def test_a_box_whose_agent_was_stopped_by_a_signal_starts_from_its_disk(user: Us
 def test_a_debugger_that_lets_the_agent_run_costs_no_box(user: User) -> None:
     agent = _agent(user)
     _trace(user, "lets-run")
-    until((_directory(user) / "root/root/tracer").exists)
+    until(Path(f"/proc/{agent.pid}/root/root/tracer").exists)
     assert user.ssh("web", "ls /root/kept") == "/root/kept"
     assert _agent(user) == agent
     assert _detail(user) == ""

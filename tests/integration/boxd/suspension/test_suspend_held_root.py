@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.backends.host import mounts
+from boxd.backends.host import overlays
 from boxd.backends.interface import BackendBox
 from boxd.errors import RootHeld
 
@@ -43,7 +43,7 @@ async def test_a_box_wakes_while_a_process_has_a_private_copy_of_all_mounts(
 async def test_a_suspension_that_leaves_a_root_in_use_fails_and_loses_nothing(
     sleepy: Sleepy, monkeypatch: pytest.MonkeyPatch, assert_logs: AssertLogs
 ) -> None:
-    monkeypatch.setattr(mounts, "_BUSY_TIMEOUT", 0.1)
+    monkeypatch.setattr(overlays, "_BUSY_TIMEOUT", 0.1)
     guest = await sleepy.guest()
     backend, box = sleepy.host.backend, guest.box
     root = sleepy.host.names.paths(box).root

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.backends.checkpoint import obstacles
 from boxd.errors import Conflict
 from tests.harness.boxes.programs import started
 
@@ -45,6 +45,36 @@ while peer.recv(1):
 {READY}
 time.sleep(999)
 """
+AFTER_A_PAUSE = f"""
+import socket, time
+family, address = socket.AF_INET, ("127.0.0.1", 8099)
+if UNIX:
+    family, address = socket.AF_UNIX, "/root/socket"
+server, client = socket.socket(family), socket.socket(family)
+server.bind(address)
+server.listen()
+client.connect(address)
+client.send(b"x")
+if HALF_CLOSED:
+    peer, _ = server.accept()
+    client.shutdown(socket.SHUT_WR)
+{READY}
+pause = 0
+while pause < 0.2:
+    before = time.monotonic()
+    time.sleep(0.001)
+    pause = time.monotonic() - before
+if HALF_CLOSED:
+    peer.close()
+else:
+    peer, _ = server.accept()
+    assert peer.recv(1) == b"x"
+open("/root/passed", "w").close()
+time.sleep(999)
+"""
+"""Ends an obstacle once the process has been frozen for a moment."""
+PAUSE = 0.3
+"""A longer freeze than the program needs, in seconds."""
 OF_ANOTHER_USER = f"import os, time\n{READY}\nos.setgid(1000)\nos.setuid(1000)\ntime.sleep(999)"
 
 
@@ -94,18 +124,24 @@ async def test_what_would_be_lost_is_refused_by_name(
     await guest.goes_on()
 
 
-async def test_a_program_of_another_user_is_kept_or_the_service_lacks_a_right(
-    sleepy: Sleepy,
+@pytest.mark.parametrize(("unix", "half_closed"), [(False, True), (False, False), (True, False)])
+async def test_a_connection_in_motion_gets_the_time_to_pass(
+    sleepy: Sleepy, unix: bool, half_closed: bool
 ) -> None:
-    guest = await started(sleepy, OF_ANOTHER_USER)
+    program = f"UNIX, HALF_CLOSED = {unix}, {half_closed}\n{AFTER_A_PAUSE}"
+    guest = await started(sleepy, program)
     backend = sleepy.host.backend
-    if obstacles.may_read_limits():
-        asleep = await sleepy.suspend(guest)
-        await sleepy.resume(guest)
-        await guest.goes_on(asleep["tick"])
-        return
     await backend.freeze(guest.box)
-    with pytest.raises(Conflict, match="the service lacks CAP_SYS_RESOURCE"):
-        await backend.save_memory(guest.box)
-    await backend.thaw(guest.box)
+    await asyncio.sleep(PAUSE)
+    await backend.save_memory(guest.box)
+    await backend.stop(guest.box)
+    await sleepy.resume(guest)
     await guest.goes_on()
+    assert (await sleepy.host.run(guest.box, "test", "-e", "/root/passed")).status == 0
+
+
+async def test_a_program_of_another_user_is_kept(sleepy: Sleepy) -> None:
+    guest = await started(sleepy, OF_ANOTHER_USER)
+    asleep = await sleepy.suspend(guest)
+    await sleepy.resume(guest)
+    await guest.goes_on(asleep["tick"])

@@ -266,7 +266,7 @@ async def test_uploads_that_fail_leave_no_object(
     client = web.client()
 
     def objects() -> int:
-        directory = objectserver.directory / "data" / volume.store.prefix
+        directory = objectserver.directory / "server" / "data" / volume.store.prefix
         return sum(path.is_file() for path in directory.rglob("*"))
 
     first = await client.put("/v1/wrk/f", content=os.urandom(9 * MIB))
@@ -304,7 +304,7 @@ async def test_an_answer_under_way_keeps_its_bytes_from_collection(
     client, size = web.client(), 80 * MIB
     old = os.urandom(MIB) * (size // MIB)
     await client.put("/v1/wrk/f", content=old)
-    directory = objectserver.directory / "data" / volume.store.prefix
+    directory = objectserver.directory / "server" / "data" / volume.store.prefix
 
     def objects() -> int:
         return sum(path.is_file() for path in directory.rglob("*"))

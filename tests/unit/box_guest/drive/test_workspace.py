@@ -6,8 +6,8 @@ import errno
 from typing import TYPE_CHECKING, cast
 
 from box_guest import protocol
-from box_guest.drive import fusefs
 from box_guest.drive.workspace import BoxDrive
+from box_guest.fuse import mounts as fuse_mounts
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -33,7 +33,7 @@ async def test_a_mount_that_the_kernel_does_not_give_up_is_answered(
     def background(work: Coroutine[Any, Any, None]) -> None:
         work.close()
 
-    monkeypatch.setattr(fusefs, "detach", detach)
+    monkeypatch.setattr(fuse_mounts, "detach", detach)
     drive = BoxDrive(
         cast("DriveGate", None),
         cast("Reaper", None),

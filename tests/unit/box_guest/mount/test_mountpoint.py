@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from box_guest.fuse import tuning
 from box_guest.mount import mountpoint
 
 
 def test_the_device_of_a_mount() -> None:
-    assert mountpoint.device(Path("/proc")) is not None
-    assert mountpoint.device(Path("/proc/self")) is None
+    assert tuning.device(Path("/proc")) is not None
+    assert tuning.device(Path("/proc/self")) is None
 
 
 def test_prepare_makes_the_directory(tmp_path: Path) -> None:

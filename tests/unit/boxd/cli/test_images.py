@@ -21,7 +21,7 @@ def test_an_image_comes_in_and_goes(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "/wrk was a link: it is an empty directory now" in told.err
     assert "imported image mine: 0 MB in 3 files" in told.err
     assert main.main(["images", "ls", *state]) == 0
-    assert "mine    yes    Imported from mine.tar" in capsys.readouterr().out
+    assert "mine        yes    Imported from mine.tar" in capsys.readouterr().out
     assert main.main(["images", "rm", "mine", *state]) == 0
     assert main.main(["images", "rm", "mine", *state]) == 2
     assert "there is no image 'mine'" in capsys.readouterr().err

@@ -59,7 +59,7 @@ def test_down_accepts_a_daemon_that_has_just_stopped(
     def kill(*_: object) -> None:
         raise ProcessLookupError
 
-    holders = ["4711", "4711", None]
+    holders = ["4711", None]
     monkeypatch.setattr(statedir, "lock_holder", lambda _: holders.pop(0))
     monkeypatch.setattr(os, "kill", kill)
     assert main.main(["down", "--state-dir", str(tmp_path)]) == 0

@@ -162,6 +162,7 @@ def test_the_operators_catalogs(tmp_path: Path) -> None:
         "debian",
         "python",
         "node",
+        "containers",
         "dev",
         "tools",
     ]

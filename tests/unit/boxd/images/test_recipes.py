@@ -126,6 +126,10 @@ def test_what_is_wrong_in_the_operators_images(own: str, said: str) -> None:
         ("disk_mb", "true", "not True"),
         ("pids", "3", "at least 16, not 3"),
         ("pids", "99999999999", "not 99999999999"),
+        ("runtime", "'a b'", "runtime: .*a b.* is not a valid name"),
+        ("runtime", "7", "is not a valid name"),
+        ("containers", "1", "'containers' must be true or false"),
+        ("tiers", "'large'", "'tiers' must be a list of names"),
     ],
 )
 def test_what_is_wrong_in_the_operators_flavors(key: str, value: str, said: str) -> None:
@@ -133,6 +137,17 @@ def test_what_is_wrong_in_the_operators_flavors(key: str, value: str, said: str)
     lines = "\n".join(f"{name} = {number}" for name, number in numbers.items())
     with pytest.raises(ValueError, match=said):
         recipes.parse_flavors(FLAVORS, f"[flavors.mine]\ndescription = 'x'\n{lines}")
+
+
+def test_kinds_of_boxes_and_who_may_have_them() -> None:
+    kind = 'runtime = "runsc"\ncontainers = true\ntiers = ["large"]\n'
+    flavor = recipes.parse_flavors(FLAVORS + kind).by_name["s"]
+    assert (flavor.runtime, flavor.containers, flavor.tiers) == ("runsc", True, ("large",))
+    assert flavor.to_json().keys() == {
+        *("name", "description", "cpus", "mem_mb", "disk_mb", "pids", "runtime", "containers")
+    }
+    shipped = recipes.load_flavors().by_name.values()
+    assert not [one.name for one in shipped if one.runtime or one.containers]
 
 
 def test_a_bad_file_is_named(tmp_path: Path) -> None:
@@ -155,7 +170,7 @@ def test_a_bad_file_is_named(tmp_path: Path) -> None:
 def test_the_shipped_catalogs() -> None:
     images = recipes.load_recipes()
     assert images.default == "debian"
-    assert {"debian", "python", "node", "dev"} == set(images.by_name)
+    assert {"debian", "python", "node", "dev", "containers"} == set(images.by_name)
     assert {"git", "rsync", "python3", "curl", "ca-certificates"} <= set(
         images.by_name["dev"].packages
     )

@@ -29,10 +29,12 @@ MINUTES = timedelta(minutes=1)
 def specs(draw: st.DrawFn) -> BoxSpec:
     """Every spec that a text can stand for."""
     image = draw(st.none() | IMAGES)
+    name = draw(st.just("_") | NAMES)
     return BoxSpec(
-        name=draw(st.just("_") | NAMES),
+        name=name,
         workspace=draw(st.none() | NAMES),
         fresh=draw(st.booleans()),
+        durable=name != "_" and draw(st.booleans()),
         image=image,
         flavor=draw(st.none() | st.sampled_from(sorted(FLAVORS))) if image else None,
         ttl=draw(st.none() | DURATIONS),
@@ -40,11 +42,10 @@ def specs(draw: st.DrawFn) -> BoxSpec:
     )
 
 
-def format_spec(spec: BoxSpec) -> str:
-    """Return a text that means `spec`."""
+def format_spec(spec: BoxSpec, marks: str = "+!") -> str:
+    """Return a text that means `spec`. `marks` is the order of the marks."""
     parts = [spec.name if spec.workspace is None else f"{spec.workspace}/{spec.name}"]
-    if spec.fresh:
-        parts.append("+")
+    parts.extend(mark for mark in marks if {"+": spec.fresh, "!": spec.durable}[mark])
     parts.extend(f":{part}" for part in (spec.image, spec.flavor) if part is not None)
     if spec.ttl is not None:
         parts.append(f"^{format_duration(spec.ttl)}")
@@ -53,9 +54,9 @@ def format_spec(spec: BoxSpec) -> str:
     return "".join(parts)
 
 
-@given(specs())
-def test_what_is_written_is_read_back(spec: BoxSpec) -> None:
-    assert parse_spec(format_spec(spec), FLAVORS, allow_anonymous=True) == spec
+@given(specs(), st.sampled_from(["+!", "!+"]))
+def test_what_is_written_is_read_back(spec: BoxSpec, marks: str) -> None:
+    assert parse_spec(format_spec(spec, marks), FLAVORS, allow_anonymous=True) == spec
 
 
 @given(specs())
@@ -77,7 +78,19 @@ WEB = BoxSpec("web")
         ("web++5m", replace(WEB, fresh=True, grace=5 * MINUTES)),
         (
             "web+:img^1h+5m",
-            BoxSpec("web", None, True, "img", None, 60 * MINUTES, 5 * MINUTES),
+            BoxSpec("web", None, True, False, "img", None, 60 * MINUTES, 5 * MINUTES),
+        ),
+        ("web!", replace(WEB, durable=True)),
+        ("ws1/Web!", replace(WEB, workspace="ws1", durable=True)),
+        ("web!+", replace(WEB, fresh=True, durable=True)),
+        ("web+!", replace(WEB, fresh=True, durable=True)),
+        ("web!+5m", replace(WEB, durable=True, grace=5 * MINUTES)),
+        ("web!++5m", replace(WEB, fresh=True, durable=True, grace=5 * MINUTES)),
+        ("web+!+5m", replace(WEB, fresh=True, durable=True, grace=5 * MINUTES)),
+        ("web!:python:small", replace(WEB, durable=True, image="python", flavor="small")),
+        (
+            "a/web!+:img^1h+5m",
+            BoxSpec("web", "a", True, True, "img", None, 60 * MINUTES, 5 * MINUTES),
         ),
         ("web+^1h", replace(WEB, fresh=True, ttl=60 * MINUTES)),
         ("web:python", replace(WEB, image="python")),
@@ -105,6 +118,9 @@ def test_anonymous_boxes_only_where_they_are_allowed() -> None:
     assert not WEB.anonymous
     with pytest.raises(BadName, match="reserved"):
         parse_spec("_")
+    for text in ("_!", "_+!", "ws1/_!:python"):
+        with pytest.raises(BadName, match="a throwaway box cannot be durable"):
+            parse_spec(text, allow_anonymous=True)
 
 
 @pytest.mark.parametrize(
@@ -130,6 +146,18 @@ def test_anonymous_boxes_only_where_they_are_allowed() -> None:
         ("web+x", "unexpected 'x'"),
         ("web++", "grace"),
         ("web+5", "grace '+duration' '5'"),
+        ("web!!", "'!' occurs twice"),
+        ("web!+!", "'!' occurs twice"),
+        ("web!++", "grace"),
+        ("web+!+", "grace"),
+        ("web!x", "unexpected 'x' after the name"),
+        ("web:python!", "'!' must follow the name directly"),
+        ("web^2h!", "'!' must follow the name directly"),
+        ("web+5m!", "'!' must follow the name directly"),
+        ("web!^2h!", "'!' must follow the name directly"),
+        ("!", "box name is missing"),
+        ("!web", "box name is missing"),
+        ("ws!/web", "workspace name 'ws!' is not valid"),
         ("web+5m^1h", "must precede"),
         ("web+5m:img", "grace"),
         ("web+\u0665m", "grace"),
@@ -143,7 +171,7 @@ def test_refusals_say_what_is_wrong(text: str, says: str) -> None:
     assert str(refusal.value).isprintable()
 
 
-@given(st.text(max_size=MAX_SPEC + 20) | st.text(alphabet="ab1/:^+-_hm. @", max_size=40))
+@given(st.text(max_size=MAX_SPEC + 20) | st.text(alphabet="ab1/:^+!-_hm. @", max_size=40))
 @example("web:" + "a" * 500 + "/")
 @example("web:" + "a." * 250)
 @example("+" * MAX_SPEC)

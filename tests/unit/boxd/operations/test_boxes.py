@@ -190,6 +190,18 @@ async def test_up_makes_a_box_durable_and_takes_it_back(ops: Operations) -> None
     assert shown == {"web": False, "db": True}
 
 
+async def test_up_with_a_mark(ops: Operations) -> None:
+    notes: list[str] = []
+    await ops.boxes.up(ALICE, "web")
+    assert (await ops.boxes.up(ALICE, "web!", progress=Progress(notes.append))).durable
+    assert notes == ["box web is durable now: it is removed only by rm, or at its deadline"]
+    assert (await ops.boxes.up(ALICE, "db!", progress=Progress(notes.append))).durable
+    assert not notes[1:]
+    assert not (await ops.boxes.up(ALICE, "web+")).durable
+    with pytest.raises(BadRequest, match="'!' makes box db durable, and --no-durable the opposite"):
+        await ops.boxes.up(ALICE, "db!", durable=False)
+
+
 async def test_up_tells_what_it_clamped_and_ignored(ops: Operations) -> None:
     notes: list[str] = []
     view = await ops.boxes.up(ALICE, "web^400d", progress=Progress(notes.append))

@@ -63,6 +63,8 @@ async def test_verbs_that_change_a_box_are_heard(sleepy: World, heard: dict[str,
     verbs: list[Callable[[], Awaitable[object]]] = [
         lambda: ops.boxes.pin(ALICE, "web", span=timedelta(hours=1)),
         lambda: ops.boxes.unpin(ALICE, "web"),
+        lambda: ops.boxes.keep(ALICE, "web"),
+        lambda: ops.boxes.keep(ALICE, "web", durable=False),
         lambda: ops.boxes.suspend(ALICE, "web"),
         lambda: ops.boxes.resume(ALICE, "web"),
         lambda: ops.snapshots.fork(ALICE, "web", "copy"),

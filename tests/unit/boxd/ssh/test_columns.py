@@ -40,6 +40,7 @@ LINES = {
     "resume": "resume web",
     "pin": "pin web",
     "unpin": "unpin web",
+    "keep": "keep web",
     "snapshot create": "snapshot create web",
     "snapshot restore": "snapshot restore web one",
     "snapshot fork": "snapshot fork web fork",

@@ -23,17 +23,19 @@ async def document(world: World, line: str) -> dict[str, Any]:
 
 
 async def test_profile_commands(world: World) -> None:
-    columns = "NAME  IMAGE   FLAVOR  LIFETIME  DEADLINE  EGRESS\n"
-    row = "py    debian  large   5m        2h        none\n"
+    columns = "NAME  IMAGE   FLAVOR  LIFETIME  DEADLINE  EGRESS  DURABLE\n"
+    row = "py    debian  large   5m        2h        none    no\n"
     assert (await run(world, SET)).stdout == columns + row
-    await run(world, "profiles set bare --image debian")
-    bare = "bare  debian  -       -         -         -\n"
+    await run(world, "profiles set bare --image debian --durable")
+    bare = "bare  debian  -       -         -         -       yes\n"
     assert (await run(world, "profiles ls")).stdout == columns + bare + row
+    assert "durable:  yes\n" in (await run(world, "profiles show bare")).stdout
     assert "lifetime: 5m\n" in (await run(world, "profiles show py")).stdout
     expected = {"name": "py", "image": "debian", "flavor": "large", "lifetime_s": 300.0}
-    expected |= {"deadline_s": 7200.0, "egress": "none", "built_from": None}
+    expected |= {"deadline_s": 7200.0, "egress": "none", "durable": False, "built_from": None}
     assert await document(world, "profiles show py") == expected
     assert json.loads((await run(world, "profiles ls --json")).stdout)[1] == expected
+    assert (await document(world, "profiles show bare"))["durable"] is True
     assert (await run(world, "profiles rm py")).stdout == "removed py\n"
     result = await run(world, "profiles rm py")
     assert (result.status, result.stderr) == (1, "no profile 'py'; see: profiles ls\n")
@@ -42,7 +44,7 @@ async def test_profile_commands(world: World) -> None:
 async def test_profiles_build_copies_the_disk_of_a_box(sleepy: World) -> None:
     await run(sleepy, "up web")
     row = (await run(sleepy, "profiles build lab --from web --deadline 2h")).stdout
-    assert row.endswith("\nlab   debian  -       -         2h        -\n")
+    assert row.endswith("\nlab   debian  -       -         2h        -       no\n")
     assert (await run(sleepy, "profiles ls")).stdout == row
     assert "built from: web@s1\n" in (await run(sleepy, "profiles show lab")).stdout
     assert (await document(sleepy, "profiles show lab"))["built_from"] == "web@s1"

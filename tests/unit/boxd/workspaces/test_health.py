@@ -68,7 +68,11 @@ async def test_an_answer_may_come_in_pieces(directory: Path, ask: Ask) -> None:
     assert await heard(directory, ask, pieces) == {"health": "ok", "dirty_bytes": 7}
 
 
-@pytest.mark.parametrize("said", [b"", b"[]\n", b"x" * (health.MAX_ANSWER + 1), WHOLE[:9]])
+DEEP = b"[" * (health.MAX_ANSWER - 1) + b"\n"
+"""More levels than a parser takes."""
+
+
+@pytest.mark.parametrize("said", [b"", b"[]\n", b"x" * (health.MAX_ANSWER + 1), WHOLE[:9], DEEP])
 @pytest.mark.parametrize("ask", [by_the_box, by_the_daemon])
 async def test_what_is_no_answer_is_none(directory: Path, ask: Ask, said: bytes) -> None:
     assert await heard(directory, ask, [said]) in ({}, {"health": health.SILENT})

@@ -52,7 +52,7 @@ class Mounts:
         """All is well."""
         return {"health": "ok"} if volume_id in self.standing else {}
 
-    def present(self) -> list[str]:
+    async def present(self) -> list[str]:
         """What stands."""
         return list(self.standing)
 

@@ -1,1 +1,1 @@
-"""The verbs of the management CLI, one file each. Protocol adapter only."""
+"""The verbs of the management CLI, in one folder for each topic. Protocol adapter only."""

@@ -123,6 +123,7 @@ def system_call_filter() -> Iterator[None]:
     program += struct.pack("HBBI", 6, 0, 0, 0x50001) + struct.pack("HBBI", 6, 0, 0, 0x7FFF0000)
     buffer = ctypes.create_string_buffer(program)
     head = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", 4, ctypes.addressof(buffer)))
+    prctl(38, 1)  # PR_SET_NO_NEW_PRIVS: without it, a filter needs CAP_SYS_ADMIN
     prctl(22, 2, ctypes.addressof(head))
     yield
     try:
@@ -134,6 +135,7 @@ def system_call_filter() -> Iterator[None]:
 
 @facility
 def no_new_privileges() -> Iterator[None]:
+    prctl(38, 1)
     yield
     assert prctl(39) == 1
 

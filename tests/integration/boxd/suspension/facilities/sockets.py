@@ -222,3 +222,25 @@ def netlink_socket() -> Iterator[None]:
     yield
     sock.send(struct.pack("IHHIIBxxx", 20, 18, 0x301, 1, 0, 0))
     assert sock.recv(65536)
+
+
+@facility
+def unix_connection_of_another_user() -> Iterator[None]:
+    """The server asks for the user at the other end (SO_PEERCRED)."""
+    server = socket.socket(socket.AF_UNIX)
+    server.bind("/tmp/server-of-users")
+    os.chown("/tmp/server-of-users", 1000, 1000)
+    server.listen()
+    child = os.fork()
+    if child == 0:
+        os.setgid(1000)
+        os.setuid(1000)
+        client = socket.socket(socket.AF_UNIX)
+        client.connect("/tmp/server-of-users")
+        client.recv(1)
+        os._exit(0)
+    connection, _ = server.accept()
+    before = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    assert struct.unpack("3i", before) == (child, 1000, 1000)
+    yield
+    assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12) == before

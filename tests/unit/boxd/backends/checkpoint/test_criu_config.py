@@ -63,16 +63,25 @@ def test_places_that_cannot_be_written_are_refused(place: str) -> None:
         for_restore(Path(place))
 
 
-def test_arguments() -> None:
-    assert criu_config.dump("b1", IMAGES, WORK) == (
+@pytest.mark.parametrize(("own_users", "more"), [(False, ()), (True, ("--empty-ns", "network"))])
+def test_arguments(own_users: bool, more: tuple[str, ...]) -> None:
+    assert criu_config.dump("b1", IMAGES, WORK, own_users=own_users) == (
         *("checkpoint", "--image-path", "/s/new", "--work-path", "/s/work"),
+        *more,
         *("--leave-running", "b1"),
     )
     assert criu_config.restore(
-        "b1", IMAGES, WORK, bundle=Path("/b/bundle"), pid_file=Path("/b/pid")
+        "b1",
+        IMAGES,
+        WORK,
+        bundle=Path("/b/bundle"),
+        pid_file=Path("/b/pid"),
+        own_users=own_users,
     ) == (
         *("restore", "--detach", "--bundle", "/b/bundle", "--pid-file", "/b/pid"),
-        *("--image-path", "/s/new", "--work-path", "/s/work", "b1"),
+        *("--image-path", "/s/new", "--work-path", "/s/work"),
+        *more,
+        "b1",
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.backends.checkpoint import dump_restore
+from boxd.backends.checkpoint.restore_gate import Steps
 from boxd.backends.host.names import BoxPaths
 from boxd.backends.host.run import ENVIRONMENT
 from boxd.errors import BoxdError, Conflict, DiskFull, Unavailable
@@ -35,7 +36,7 @@ import os, socket
 gate = socket.socket(socket.AF_UNIX)
 os.chdir("{box}/relay")
 gate.connect("gate")
-gate.sendall(b"7\\n")
+gate.sendall(b"check 7\\n")
 assert gate.recv(9) == b"go"
 '
 : > {once}
@@ -51,7 +52,7 @@ LATE = "(00.1) Restore finished. Tasks resumed.\\n(00.2) Error (x.c:1): late"
 def paths(tmp_path: Path) -> BoxPaths:
     """Of a box with a directory and nothing in it."""
     (tmp_path / "box").mkdir()
-    return BoxPaths(tmp_path / "box")
+    return BoxPaths(tmp_path / "box", tmp_path / "mounts")
 
 
 def tools(tmp_path: Path, log: str) -> dump_restore.Tools:
@@ -66,7 +67,8 @@ def tools(tmp_path: Path, log: str) -> dump_restore.Tools:
 async def restore(found: dump_restore.Tools, paths: BoxPaths, mark: Path) -> None:
     """A restore that no check refuses."""
     images = paths.directory.parent
-    await dump_restore.restore(found, "b", paths, images, mark, drive=None, check=lambda _: None)
+    steps = Steps(lambda _: asyncio.sleep(0))
+    await dump_restore.restore(found, "b", paths, images, mark, drive=None, steps=steps)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +83,9 @@ async def test_dumps(
     tmp_path: Path, paths: BoxPaths, log: str, error: type[BoxdError], words: str
 ) -> None:
     with pytest.raises(error, match=words):
-        await dump_restore.dump(tools(tmp_path, log), "b", paths, tmp_path, drive=False)
+        await dump_restore.dump(
+            tools(tmp_path, log), "b", paths, tmp_path, drive=False, own_users=False
+        )
 
 
 @pytest.mark.parametrize(("log", "repeatable"), [(REFUSED, True), (LATE, False)])
@@ -125,7 +129,7 @@ async def test_what_was_not_begun_is_tried_again(tmp_path: Path, paths: BoxPaths
     runc = found.criu.parent / "runc"
     failing, once = runc.read_text(), tmp_path / "dump"
     runc.write_text(f"#!/bin/sh\n[ ! -e {once} ] || exit 0\n: > {once}\n" + failing)
-    await dump_restore.dump(found, "b", paths, tmp_path, drive=False)
+    await dump_restore.dump(found, "b", paths, tmp_path, drive=False, own_users=False)
     words = {"once": tmp_path / "restore", "python": sys.executable, "box": paths.directory}
     runc.write_text(SECOND.format(**words) + failing)
     await restore(found, paths, mark)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 from boxd.backends.checkpoint import obstacles
@@ -10,6 +12,8 @@ from boxd.backends.checkpoint.obstacles import Process
 from boxd.backends.host import descriptors
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pytest
 
 STATUS = """\
@@ -37,6 +41,19 @@ def row(local: str, remote: str, state: str, inode: int = 7, unsent: int = 0) ->
     return f"   0: {local} {remote} {state} {queues}     0        0 {inode} 1 0 20 4 30 10 -1\n"
 
 
+UNIX = """
+import os, socket, sys
+from boxd.backends.checkpoint.obstacles import tables, unaccepted
+server, client = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+server.bind(sys.argv[1])
+server.listen()
+seen = [sum(map(unaccepted, tables(os.getpid(), "unix")))]
+client.connect(sys.argv[1])
+seen.append(sum(map(unaccepted, tables(os.getpid(), "unix"))))
+connection = server.accept()
+seen.append(sum(map(unaccepted, tables(os.getpid(), "unix"))))
+print(seen)
+"""
 HERE, THERE = "0100007F:1F90", "0100007F:C350"
 
 
@@ -71,6 +88,21 @@ def test_data_that_the_receiver_has_no_room_for() -> None:
     jammed = row(HERE, THERE, "01", unsent=9) + row(THERE, HERE, "01")
     assert obstacles.jammed_ports([HEAD + jammed]) == {0x1F90}
     assert obstacles.jammed_ports([HEAD + row(HERE, "0200A8C0:0050", "01", unsent=9)]) == set()
+
+
+def test_connections_that_a_server_has_not_accepted() -> None:
+    queue = "00000000:00000002 00:00000000 00000000"
+    busy = f"   0: {HERE} 00000000:0000 0A {queue}     0        0 7 1 0 100 0 0 10 0\n"
+    idle = busy.replace("00000002", "00000000")
+    assert obstacles.waiting_ports([HEAD + idle, HEAD + busy]) == {0x1F90}
+    assert obstacles.waiting_ports([HEAD + idle, HEAD + row(HERE, THERE, "01")]) == set()
+
+
+def test_unix_connections_count_until_they_are_accepted(tmp_path: Path) -> None:
+    """In a network namespace of its own, without the sockets of other programs."""
+    command = ["unshare", "--net", sys.executable, "-c", UNIX, str(tmp_path / "socket")]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stdout == "[0, 1, 0]\n"
 
 
 def test_no_processes_are_no_obstacle() -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.backends.checkpoint import criu_relay
-from boxd.backends.checkpoint.restore_gate import Gate
+from boxd.backends.checkpoint.restore_gate import Gate, Steps
 from boxd.errors import BoxdError
 from tests.harness.wait import until
 
@@ -36,8 +36,8 @@ def report(script, pid=b""):
 (here / "request").write_bytes(request)
 (here / "parent").write_text(str(os.getppid()))
 report(b"pre-restore")
-report(b"setup-namespaces", b"\\x10\\x05")
-if not report(b"post-restore", b"\\x10\\x07"):
+connected = report(b"setup-namespaces", b"\\x10\\x05")
+if not connected or not report(b"post-restore", b"\\x10\\x07"):
     (here / "killed").touch()
     sys.exit(1)
 (here / "ran").write_text("marked" if (here / "mark").exists() else "not marked")
@@ -54,18 +54,22 @@ class Restore:
     here: Path
     refuses: Exception | None = None
     checked: list[int] = field(default_factory=list)
+    connected: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         criu = self.here / "true-criu"
         criu.write_text(CRIU.format(python=sys.executable, here=self.here))
         criu.chmod(0o755)
-        self.gate = Gate(self.here / "relay", self._check)
+        self.gate = Gate(self.here / "relay", Steps(self._check, self._connect))
         self.cgroup = self.here / "cgroup.procs"
         self.cgroup.touch()
         gone = self.here / "gone/cgroup.procs"
         self.program = self.gate.program(criu, self.here / "mark", [gone, self.cgroup])
 
-    def _check(self, pid: int) -> None:
+    async def _connect(self, pid: int) -> None:
+        self.connected.append(pid)
+
+    async def _check(self, pid: int) -> None:
         self.checked.append(pid)
         assert not (self.here / "mark").exists()
         if self.refuses is not None:
@@ -122,7 +126,8 @@ async def test_nothing_runs_before_the_check(tmp_path: Path) -> None:
     restore = Restore(tmp_path)
     async with restore.gate.opened():
         heard, status = await restore.restore()
-    assert (restore.checked, restore.gate.permitted, status) == ([7], True, 0)
+    assert (restore.connected, restore.checked) == ([5], [7])
+    assert (restore.gate.permitted, status) == (True, 0)
     assert [b"pre-restore" in one for one in heard] == [True, False, False, False]
     assert heard[-1] == LAST
     assert (tmp_path / "request").read_bytes() == RESTORE
@@ -159,10 +164,12 @@ async def test_without_the_service_a_box_never_runs(tmp_path: Path) -> None:
     assert not (tmp_path / "mark").exists()
 
 
-async def test_a_service_that_dies_before_its_answer_permits_nothing(tmp_path: Path) -> None:
+async def test_a_service_that_dies_before_its_answer_permits_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     restore = Restore(tmp_path)
     listener = socket.socket(socket.AF_UNIX)
-    os.chdir(tmp_path / "relay")
+    monkeypatch.chdir(tmp_path / "relay")
     with listener:
         listener.bind("gate")
         listener.listen()

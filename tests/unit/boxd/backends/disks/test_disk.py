@@ -60,7 +60,7 @@ def test_a_directory_in_the_files_place_stays(tmp_path: Path) -> None:
 
 
 async def test_a_disk_without_an_image_says_why(tmp_path: Path) -> None:
-    paths = BoxPaths(tmp_path / "box")
+    paths = BoxPaths(tmp_path / "box", tmp_path / "mounts")
     plain = disk.PlainDisk(tmp_path / "snapshots")
     await plain.create(paths, 0)
     with pytest.raises(Unavailable, match="No such file or directory"):
@@ -104,7 +104,7 @@ def test_space_that_is_left_to_others(tmp_path: Path) -> None:
 
 
 def test_memory_leaves_space_to_others(tmp_path: Path) -> None:
-    plain, paths = disk.PlainDisk(tmp_path / "snapshots"), BoxPaths(tmp_path)
+    plain, paths = disk.PlainDisk(tmp_path / "snapshots"), BoxPaths(tmp_path, tmp_path / "mounts")
     plain.require_memory(paths, ImageSize(1, 0))
     plain.require_room(paths)
     free = shutil.disk_usage(tmp_path).free
@@ -119,7 +119,7 @@ def test_memory_leaves_space_to_others(tmp_path: Path) -> None:
 def test_a_disk_that_becomes_full_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain, paths = disk.PlainDisk(tmp_path / "snapshots"), BoxPaths(tmp_path)
+    plain, paths = disk.PlainDisk(tmp_path / "snapshots"), BoxPaths(tmp_path, tmp_path / "mounts")
     monkeypatch.setattr(disk, "floor", lambda _: 1 << 60)
     with pytest.raises(DiskFull, match="MiB are free now, of which"):
         plain.require_room(paths)

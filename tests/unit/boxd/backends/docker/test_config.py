@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,14 @@ def test_rights_are_those_of_runc() -> None:
 
 def test_caps_are_those_of_runc() -> None:
     host = made()["HostConfig"]
-    places = bundle.Places(Path("/root"), Path("/netns"), "/cgroup", Path("/empty"))
+    places = bundle.Places(
+        root=Path("/root"),
+        netns=Path("/netns"),
+        cgroup="/cgroup",
+        masks=Path("/empty"),
+        run_dir=Path("/run"),
+        runtime=Path("/runtime"),
+    )
     like = bundle.config(PLAN, places, bundle.HostFacts(20_000, caps_swap=True))["linux"]
     resources = like["resources"]
     assert host["Memory"] == host["MemorySwap"] == resources["memory"]["limit"]
@@ -103,3 +111,10 @@ def test_sessions_get_the_images_environment() -> None:
 def test_an_environment_that_would_stop_every_program_is_cut() -> None:
     huge = "x" * config.SESSION_ENVIRONMENT_MAX
     assert config.session_environment(["A=1", f"B={huge}", "C=3"]) == {"A": "1"}
+
+
+def test_the_runtime_is_the_flavors() -> None:
+    assert "Runtime" not in made()["HostConfig"]
+    plan = replace(PLAN, oci_runtime="runsc")
+    body = config.container(plan, "abcdef", "sha256:1", (), FACTS)
+    assert body["HostConfig"]["Runtime"] == "runsc"

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.boxes.lifecycle import assembly, templates
+from boxd.backends import run_directories
+from boxd.boxes.lifecycle import templates
 from boxd.errors import QuotaExceeded
 from boxd.model.box import BoxState
 from tests.harness.service.mortal import Died
@@ -250,7 +251,7 @@ async def test_an_end_of_the_service_waits_for_the_run_directory_of_a_template(
     copying: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thread cannot be cancelled. A file that it writes late would break the removal."""
-    write = assembly._write_run_dir
+    write = run_directories._write
     begun, go_on = threading.Event(), threading.Event()
     written: list[Path] = []
 
@@ -261,7 +262,7 @@ async def test_an_end_of_the_service_waits_for_the_run_directory_of_a_template(
         write(run_dir, config, private_key)
         written.append(run_dir)
 
-    monkeypatch.setattr(assembly, "_write_run_dir", slow)
+    monkeypatch.setattr(run_directories, "_write", slow)
     await up(copying)
     await asyncio.to_thread(begun.wait, 30)
     asyncio.get_running_loop().call_later(0.1, go_on.set)

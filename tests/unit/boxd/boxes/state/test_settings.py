@@ -17,11 +17,12 @@ from boxd.boxes.state.settings import (
     Renewal,
     Shortened,
     box_settings,
+    check_tier,
     profile_of,
     renewed,
 )
 from boxd.boxes.timing.policy import Policy
-from boxd.errors import Conflict, UnknownImage
+from boxd.errors import BadRequest, Conflict, Forbidden, UnknownImage
 from boxd.model.box import Box, BoxState
 from boxd.model.catalog import Flavor
 from boxd.model.profile import Profile, ProfileDefaults
@@ -237,6 +238,72 @@ def test_a_spec_of_what_the_box_was_made_from_is_accepted(
     )
 
 
+LASTING = Profile("lasting", "debian", ProfileDefaults(durable=True))
+
+
+@pytest.mark.parametrize(
+    ("text", "verb", "profile", "durable"),
+    [
+        ("web", None, None, False),
+        ("web!", None, None, True),
+        ("web", True, None, True),
+        ("web", False, None, False),
+        ("web:lasting", None, LASTING, True),
+        ("web!:py", None, PROFILE, True),
+        ("web:lasting", False, LASTING, False),
+    ],
+)
+def test_durability_comes_from_the_spec_the_verb_or_the_profile(
+    text: str, verb: bool | None, profile: Profile | None, durable: bool
+) -> None:
+    wanted = spec(text)
+    settings = box_settings(wanted, DEFAULTS, CATALOG, profile=profile, durable=verb)
+    assert settings.durable is durable
+    box = new_box(BoxRequest("SHA256:alice", None, wanted, durable=verb), settings, now=NOW)
+    assert box.durable is durable
+
+
+def test_a_durable_box_gets_no_deadline_from_the_verb() -> None:
+    for text, profile, ttl in (
+        ("web!", None, None),
+        ("web:lasting", LASTING, None),
+        ("web!^2h", None, 2 * HOUR),
+        ("web!:py", PROFILE, 2 * HOUR),
+        ("web", None, HOUR),
+    ):
+        settings = box_settings(spec(text), DEFAULTS, CATALOG, profile=profile, default_ttl=HOUR)
+        assert settings.ttl == ttl
+
+
+def test_a_box_for_one_task_cannot_be_durable() -> None:
+    for text, verb in (("job!", None), ("job", True)):
+        with pytest.raises(
+            BadRequest, match="box job cannot be durable, because it is created for one task"
+        ):
+            box_settings(spec(text), DEFAULTS, CATALOG, durable=verb, ephemeral=True)
+    settings = box_settings(spec("_:lasting"), DEFAULTS, CATALOG, profile=LASTING, ephemeral=True)
+    assert not settings.durable
+    throwaway = replace(box_of("web"), ephemeral=True)
+    for text, verb in (("web!", None), ("web", True)):
+        with pytest.raises(BadRequest, match="copy it: snapshot fork web NAME"):
+            renewed(spec(text), throwaway, DEFAULTS, durable=verb)
+    assert renewed(spec("web"), throwaway, DEFAULTS, durable=False) == Renewal(None, ())
+
+
+def test_a_mark_makes_an_existing_box_durable_and_nothing_takes_it_back_silently() -> None:
+    box, lasting = box_of("web"), box_of("web!")
+    note = "box web is durable now: it is removed only by rm, or at its deadline"
+    assert renewed(spec("web!"), box, DEFAULTS) == Renewal(None, (note,), durable=True)
+    assert renewed(spec("web"), box, DEFAULTS, durable=True) == Renewal(None, (), durable=True)
+    assert renewed(spec("web!"), lasting, DEFAULTS) == Renewal(None, ())
+    assert renewed(spec("web"), lasting, DEFAULTS) == Renewal(None, ())
+    assert renewed(spec("web"), lasting, DEFAULTS, durable=False) == Renewal(
+        None, (), durable=False
+    )
+    made_from = replace(box, profile="lasting")
+    assert renewed(spec("web:lasting"), made_from, DEFAULTS, profile=LASTING) == Renewal(None, ())
+
+
 # --- what holds for all ----------------------------------------------------------------------
 
 SPANS = st.integers(1, int(MAX_DURATION.total_seconds())).map(lambda s: timedelta(seconds=s))
@@ -319,3 +386,34 @@ def test_a_box_is_renewed_once_and_then_has_what_it_was_given(
     assert kept.grace is None or kept.grace <= defaults.policy.grace_max
     assert renewed(again, kept, defaults).grace is None
     assert renewed(first, box, defaults).grace is None
+
+
+class KindCatalog(FakeCatalog):
+    """With a flavor for one tier only, and one with another runtime."""
+
+    def flavors(self) -> list[Flavor]:
+        """Those of other tests, and these."""
+        few = Flavor("few", "", 1.0, 512, containers=True, tiers=("large",))
+        return [*super().flavors(), few, Flavor("strong", "", 1.0, 512, runtime="runsc")]
+
+
+def test_a_flavor_is_for_the_tiers_that_the_operator_names() -> None:
+    catalog = KindCatalog(Path("/nowhere"))
+    few = BoxSpec("web", image="debian", flavor="few")
+    with pytest.raises(Forbidden, match=r"flavor few is not for your tier \(default\), only for l"):
+        box_settings(few, DEFAULTS, catalog)
+    profile = Profile("p", "debian", ProfileDefaults("few"))
+    with pytest.raises(Forbidden, match="flavor few"):
+        box_settings(spec("web:p"), DEFAULTS, catalog, profile=profile)
+    large = replace(DEFAULTS, tier="large")
+    assert box_settings(few, large, catalog).flavor.containers
+    check_tier(catalog, "removed", "default")
+
+
+def test_a_box_with_another_runtime_has_no_drive_from_the_start() -> None:
+    catalog = KindCatalog(Path("/nowhere"))
+    wanted = BoxSpec("web", image="debian", flavor="strong")
+    settings = box_settings(wanted, DEFAULTS, catalog)
+    box = new_box(BoxRequest("SHA256:alice", None, wanted), settings, now=NOW)
+    assert (box.runtime, box.containers, box.drive) == ("runsc", False, False)
+    assert box_of("web", catalog=catalog).drive

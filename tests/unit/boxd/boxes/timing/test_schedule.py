@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from boxd.boxes.timing.moments import BootMoment, Now
 from boxd.boxes.timing.policy import SHIPPED, Policy
-from boxd.boxes.timing.schedule import REACHED, Act, Due, Facts, due
+from boxd.boxes.timing.schedule import REACHED, Act, Due, Facts, due, removal
 from boxd.model.box import BoxState
 
 NOW = Now(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), BootMoment(timedelta(days=100)))
@@ -163,6 +163,37 @@ def test_a_step_of_the_wall_clock_makes_a_deadline_come_and_nothing_else() -> No
     assert due(facts, SHIPPED, back) == due(RUNNING, SHIPPED, NOW)
 
 
+@pytest.mark.parametrize(
+    ("facts", "after"),
+    [
+        (RUNNING, 3 * HOUR + 2 * MINUTE),
+        (replace(RUNNING, grace=10 * MINUTE), 3 * HOUR + 10 * MINUTE),
+        (replace(RUNNING, pinned_until=PIN), 8 * HOUR),
+        (replace(RUNNING, since=ago(HOUR)), 2 * HOUR + 2 * MINUTE),
+        (ASLEEP, 3 * HOUR),
+        (replace(ASLEEP, since=ago(HOUR)), 2 * HOUR),
+        (replace(ASLEEP, since=ago(9 * HOUR), last_used=ago(HOUR)), 2 * HOUR),
+        (replace(ASLEEP, pinned_until=PIN), 5 * HOUR),
+        (DOCKER, 3 * HOUR),
+        (replace(RUNNING, confidential=True), 3 * HOUR),
+    ],
+)
+def test_removals_for_lack_of_use(facts: Facts, after: timedelta) -> None:
+    next_removal = removal(facts, SHIPPED, NOW)
+    assert next_removal is not None
+    assert (next_removal.act, next_removal.moment) == (Act.REMOVE, NOW.boot + after)
+    assert not next_removal.urgent
+    soon = replace(facts, deadline=NOW.wall + after - MINUTE)
+    assert removal(soon, SHIPPED, NOW) == Due(Act.REMOVE, NOW.wall + after - MINUTE, REACHED)
+    later_deadline = replace(facts, deadline=NOW.wall + after + MINUTE)
+    assert removal(later_deadline, SHIPPED, NOW) == next_removal
+    for kept in (replace(facts, durable=True), replace(facts, holds=1)):
+        assert removal(kept, SHIPPED, NOW) is None
+        deadline = NOW.wall + 9 * HOUR
+        at_deadline = Due(Act.REMOVE, deadline, REACHED)
+        assert removal(replace(kept, deadline=deadline), SHIPPED, NOW) == at_deadline
+
+
 # --- what holds for all ----------------------------------------------------------------------
 
 SECONDS = st.integers(1, 300) | st.integers(1, 1_000_000)
@@ -282,3 +313,21 @@ def test_who_is_suspended_and_who_is_removed(facts: Facts, policy: Policy) -> No
         assert facts.grace is None or unused >= facts.grace
     else:
         assert told.moment - facts.since >= policy.idle_reap
+
+
+@given(FACTS | IDLE, POLICIES)
+def test_a_removal_comes_when_the_acts_before_it_have_come(facts: Facts, policy: Policy) -> None:
+    """If nobody uses the box, following the acts one by one leads to the same removal."""
+    now, seen = NOW, facts
+    step = due(seen, policy, now)
+    if step is not None and step.act is Act.SUSPEND:
+        assert isinstance(step.moment, BootMoment)
+        now = later(now, max(now.left(step.moment), timedelta(0)))
+        seen = replace(seen, state=BoxState.SUSPENDED, since=step.moment)
+        step = due(seen, policy, now)
+    first = removal(facts, policy, NOW)
+    assert (first is None) is (step is None)
+    if first is not None and step is not None:
+        assert (first.act, first.moment, first.urgent) == (step.act, step.moment, step.urgent)
+    if facts.durable:
+        assert first is None or first.urgent

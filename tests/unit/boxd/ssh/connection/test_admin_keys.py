@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import asyncssh
 import pytest
 
+from boxd.embedded.files import SETTINGS_MAX, read_settings
 from boxd.errors import BadRequest
-from boxd.ssh.connection.admin_keys import MAX_BYTES, AdminKeys
+from boxd.ssh.connection.admin_keys import AdminKeys
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from tests.plugins.strict_logs import AssertLogs
@@ -56,6 +58,15 @@ def test_without_a_file_there_are_no_administrators() -> None:
 CERTIFICATE = "ssh-ed25519-cert-v01@openssh.com"
 
 
+def reader(file: Path) -> Callable[[], Awaitable[bytes]]:
+    """Return the function that reads the file again."""
+
+    async def read() -> bytes:
+        return read_settings(file, "--admin-keys")
+
+    return read
+
+
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
@@ -78,7 +89,7 @@ CERTIFICATE = "ssh-ed25519-cert-v01@openssh.com"
         *("no base64", "another kind", "too long", "no text"),
     ],
 )
-def test_a_rejected_line_is_named_and_not_quoted(
+async def test_a_rejected_line_is_named_and_not_quoted(
     bad: str, message: str, file: Path, assert_logs: AssertLogs
 ) -> None:
     good, owner = key_line()
@@ -92,7 +103,7 @@ def test_a_rejected_line_is_named_and_not_quoted(
     assert message in str(caught.value)
     assert bad.split()[-1] not in str(caught.value), "the path may name a file with secrets"
     with assert_logs("ERROR.*previous ones stay valid.*line 3"):
-        keys.reload()
+        await keys.reload(reader(file))
     assert owner in keys
 
 
@@ -127,12 +138,12 @@ def test_other_paths_are_rejected(file: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe", 0o600)
     with pytest.raises(BadRequest, match="is not a regular file"):
         AdminKeys(tmp_path / "pipe").load()
-    file.write_text("#" * (MAX_BYTES + 1))
+    file.write_text("#" * (SETTINGS_MAX + 1))
     with pytest.raises(BadRequest, match="longer than"):
         AdminKeys(file).load()
 
 
-def test_reload_uses_the_current_file_or_keeps_the_old_keys(
+async def test_reload_uses_the_current_file_or_keeps_the_old_keys(
     file: Path, assert_logs: AssertLogs
 ) -> None:
     (old_line, old_owner), (new_line, new_owner) = key_line(), key_line()
@@ -140,13 +151,13 @@ def test_reload_uses_the_current_file_or_keeps_the_old_keys(
     keys = AdminKeys(file)
     keys.load()
     file.write_text(new_line)
-    keys.reload()
+    await keys.reload(reader(file))
     assert old_owner not in keys
     assert new_owner in keys
     file.unlink()
     with assert_logs("previous ones stay valid.*No such file"):
-        keys.reload()
+        await keys.reload(reader(file))
     assert new_owner in keys
     file.touch(mode=0o600)
-    keys.reload()
+    await keys.reload(reader(file))
     assert new_owner not in keys

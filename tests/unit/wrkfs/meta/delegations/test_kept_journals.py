@@ -17,6 +17,7 @@ from wrkfs.meta.delegations.kept_journals import IN_USE, LOST, WAITING, describe
 from wrkfs.types import Attr, Extent, Ino, SessionId, SliceId
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from wrkfs.meta.delegations.delta import Record
@@ -141,3 +142,16 @@ def test_a_description_ends_with_a_fault(tmp_path: Path) -> None:
     segment.write_bytes(struct.pack("=II", len(body), zlib.crc32(body)) + body)
     (line,) = described(path, ascii)
     assert "malformed" in line
+
+
+@pytest.mark.parametrize("name", ["session", f"{1:016}"])
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_a_pipe_or_a_link_in_a_journal_is_a_fault(
+    tmp_path: Path, name: str, make: Callable[[Path], None]
+) -> None:
+    """A mount process that somebody took over makes it; the reader is root."""
+    path = closed(tmp_path, RECORDS)
+    (path / name).unlink()
+    make(path / name)
+    (journal,) = kept_journals.kept_journals(tmp_path)
+    assert journal.fault

@@ -6,6 +6,7 @@ import errno
 import os
 import struct
 import zlib
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -23,10 +24,12 @@ from wrkfs.errors import (
 )
 from wrkfs.meta.delegations import delta
 from wrkfs.meta.delegations.journal import Journal, Owner
-from wrkfs.meta.delegations.replay import replay_left
+from wrkfs.meta.delegations.replay import replay_left, replay_opened
 from wrkfs.types import Ino, SessionId
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from wrkfs.errors import WrkfsError
     from wrkfs.meta.interface.delegations import Batch, DelegationStore
 
@@ -87,6 +90,23 @@ async def test_batches_that_the_database_lacks_are_sent(tmp_path: Path) -> None:
     assert database.cut == [(2, [b"b"]), (3, [b"c"])]
     assert database.fenced == [3]
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_directory_is_open_only_during_the_replay(tmp_path: Path) -> None:
+    abandon(tmp_path / "later", b"a")
+    opened = []
+
+    @asynccontextmanager
+    async def open_journals() -> AsyncIterator[Path]:
+        opened.append("open")
+        (tmp_path / "later").rename(tmp_path / "now")
+        yield tmp_path / "now"
+        opened.append("closed")
+
+    database = Database(0)
+    await replay_opened(cast("DelegationStore", database), "v", open_journals)
+    assert database.cut == [(1, [b"a"])]
+    assert opened == ["open", "closed"]
 
 
 async def test_changes_of_a_fenced_session_are_kept(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""The program that sanitises documents of strangers, and its start."""

@@ -1,0 +1,1 @@
+"""Verbs for boxes: list, create, change, copy, share and remove them."""

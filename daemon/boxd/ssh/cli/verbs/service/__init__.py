@@ -1,0 +1,1 @@
+"""Verbs for what the service offers: catalogs, client configuration and MCP."""

@@ -1,0 +1,1 @@
+ALTER TABLE boxd.profile ADD COLUMN durable boolean NOT NULL DEFAULT false;

@@ -1,0 +1,1 @@
+"""Mounting FUSE file systems that another process serves, and tuning them."""
