@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WRITER = """
-import sqlite3, sys
-path, name, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
+import sqlite3, sys, time
+path, name, rounds, pause = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 database = sqlite3.connect(path, timeout=60, isolation_level=None)
 for number in range(rounds):
     database.execute("BEGIN IMMEDIATE")
@@ -21,7 +21,11 @@ for number in range(rounds):
     database.execute("UPDATE sum SET total = ?", (total + 1,))
     database.execute("COMMIT")
     print(number, flush=True)
+    time.sleep(pause)
 """
+GIVES_WAY_S = 0.005
+"""About as long as a transaction. SQLite asks for a busy lock only every 0.1 s, so a writer that
+never pauses can keep another one waiting for half a minute."""
 
 
 def make(path: Path, mode: str) -> None:
@@ -48,7 +52,7 @@ def rows(path: Path) -> int:
     return int(counted)
 
 
-def start(path: Path, name: str, rounds: int) -> subprocess.Popen[str]:
-    """A process that writes."""
-    command = [sys.executable, "-S", "-c", WRITER, str(path), name, str(rounds)]
+def start(path: Path, name: str, rounds: int, pause: float = 0.0) -> subprocess.Popen[str]:
+    """A process that writes, with a pause of some seconds after each transaction."""
+    command = [sys.executable, "-S", "-c", WRITER, str(path), name, str(rounds), str(pause)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

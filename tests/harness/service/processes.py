@@ -15,12 +15,7 @@ REAP_S = 30.0
 def of_service(first: int) -> list[psutil.Process]:
     """Return the first process of a service, the helper and the front."""
     process = psutil.Process(first)
-    found = [process]
-    for child in process.children():
-        with suppress(psutil.NoSuchProcess):
-            if child.name().startswith("boxd-"):
-                found.append(child)
-    return found
+    return [process, *_forked_by(process)]
 
 
 def reap() -> None:
@@ -28,11 +23,17 @@ def reap() -> None:
 
     A process of tests inherits orphans, and nobody else takes their status.
     """
-    until(lambda: not any(map(_remains, _orphans())), REAP_S)
+    until(lambda: not any(map(_remains, _forked_by(psutil.Process()))), REAP_S)
 
 
-def _orphans() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if child.name().startswith("boxd-")]
+def _forked_by(parent: psutil.Process) -> list[psutil.Process]:
+    """Return the children that are a helper or a front; other children may end meanwhile."""
+    found = []
+    for child in parent.children():
+        with suppress(psutil.NoSuchProcess):
+            if child.name().startswith("boxd-"):
+                found.append(child)
+    return found
 
 
 def _remains(orphan: psutil.Process) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness.mounts.database import make, rows, start
+from tests.harness.mounts.database import GIVES_WAY_S, make, rows, start
 from tests.harness.mounts.lockers import Locker
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ def test_a_killed_mount_leaves_a_sound_database(mount: Callable[[], MountProcess
     total = 0
     for number in range(2):
         writers = [
-            start(place.path / path.name, f"{number} {place is doomed}", rounds)
-            for place, rounds in ((doomed, 10_000), (steady, 10_000))
+            start(place.path / path.name, f"{number} {place is doomed}", 10_000, GIVES_WAY_S)
+            for place in (doomed, steady)
         ]
         counts = [acknowledged(writer, 5) for writer in writers]
         before = rows(path)

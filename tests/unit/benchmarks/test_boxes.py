@@ -18,6 +18,7 @@ NAMES = [
     "create_template",
     "create_pool",
     "suspend",
+    "suspend_frozen",
     "resume",
     "ssh_wake",
     "exec",
