@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from boxd.backends.checkpoint import criu, obstacles
 from boxd.backends.disks.volume import Volume
-from boxd.backends.host import cgroups, id_maps, shares
+from boxd.backends.host import cgroups, fuse_kernel, id_maps, shares
 from boxd.backends.host.id_ranges import IdRange
 from boxd.backends.host.names import HostNames
 from boxd.backends.host.run import run
@@ -341,9 +341,13 @@ def _users(config: Config) -> Check:
     directory = _existing_parent(config.state_dir)
     try:
         with tempfile.TemporaryDirectory(dir=directory) as place:
-            id_maps.require(IdRange(FIRST), Path(place), [directory])
+            id_maps.require(IdRange(FIRST), Path(place, "disk"), [directory])
+            is_mapped = fuse_kernel.maps_ids(Path(place))
     except (Unavailable, OSError) as error:
         return Check(name, ok=False, finding=str(error), remedy=NO_USERS)
+    if not is_mapped:
+        finding = f"Linux {os.uname().release} cannot map the ids of FUSE, so boxes have no /wrk"
+        return Check(name, ok=False, finding=finding, remedy=NO_USERS)
     if not has_patched_binding():
         finding = "the drive cannot be mounted in boxes: pyfuse3 lacks the patch of this release"
         return Check(name, ok=False, finding=finding, remedy="run scripts/pyfuse3", needed=False)

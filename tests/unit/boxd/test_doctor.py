@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd import doctor
-from boxd.backends.host import cgroups
+from boxd.backends.host import cgroups, fuse_kernel
 from boxd.backends.host.names import HostNames
 from boxd.backends.host.run import run
 from boxd.backends.network import fence
@@ -64,6 +64,17 @@ def test_boxes_without_lxcfs_are_named(config: Config, monkeypatch: pytest.Monke
     assert (check.ok, check.needed) == (False, False)
     assert "lxcfs is not installed: boxes see the processors" in check.finding
     assert "scripts/lxcfs" in check.remedy
+
+
+def test_a_kernel_without_id_maps_of_fuse_is_refused(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fuse_kernel, "maps_ids", lambda _: False)
+    check = found(config, "user namespaces")
+    assert (check.ok, check.needed) == (False, True)
+    assert "cannot map the ids of FUSE" in check.finding
+    assert "Linux 6.12 or newer" in check.remedy
+    assert found(replace(config, privileged_boxes=True), "user namespaces").needed is False
 
 
 def test_state_directory_open_to_others(config: Config) -> None:

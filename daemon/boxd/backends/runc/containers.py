@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 
 START_TIMEOUT = 60.0
 NO_USERS = (
-    "boxes need user namespaces and mounts that map ids (Linux 6.12): use such a host, or start "
-    "with --privileged-boxes if everybody with a box may be root of this host"
+    "boxes need user namespaces and mounts that map ids, also of FUSE: use Linux 6.12 or newer "
+    "(for Debian 12: linux-image-amd64 of bookworm-backports), or start with --privileged-boxes "
+    "if everybody with a box may be root of this host"
 )
 
 
