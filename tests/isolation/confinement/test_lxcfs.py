@@ -188,13 +188,13 @@ async def test_a_restore_compares_no_length_of_open_files(sleepy: Sleepy) -> Non
     await sleepy.suspend(guest)
     root = sleepy.host.names.paths(guest.box).root
     memory = sleepy.memory(guest.box)
-    mended = await image_rewrite.mend(memory, root=root, drive=None, hostname="testbox", by=None)
-    images = (memory / image_rewrite.FILES, mended.images / image_rewrite.FILES)
+    image_rewrite.adapt(memory, "testbox", by=None)
+    images = (memory / image_rewrite.FILES, image_rewrite.place(memory) / image_rewrite.FILES)
     dumped, restored = (
         {file.name.decode(): file.size for file in criu_images.open_files(data.read_bytes(), b"")}
         for data in images
     )
-    mended.clear()
+    image_rewrite.clear(memory, root)
     assert all(dumped[place] for place in lxcfs.PLACES)
     assert {restored[place] for place in lxcfs.PLACES} == {None}
 

@@ -16,7 +16,6 @@ import shutil
 import stat
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,84 +38,70 @@ _STAND_IN = ".gone-"
 _NAMES = "stand-ins"
 
 
-@dataclass(frozen=True, slots=True)
-class Mended:
-    """Adapted images, for the box with this root."""
-
-    images: Path
-    root: Path
-
-    def clear(self) -> None:
-        """Remove the images and the stand-ins. The box keeps open stand-ins as unlinked files."""
-        _clear(self.images, self.root)
-
-
-def clear(images: Path, root: Path) -> None:
-    """Remove the files that `mend` created for the images, complete or not."""
-    _clear(_place(images), root)
-
-
-def _place(images: Path) -> Path:
+def place(images: Path) -> Path:
+    """Return the directory in which `adapt` writes restorable images."""
     return images.with_name(f"{images.name}.mended")
 
 
-def _clear(place: Path, root: Path) -> None:
+def clear(images: Path, root: Path) -> None:
+    """Remove the images of `adapt`, complete or not, and the stand-ins of `fit_drive`.
+
+    `root` is the mounted root of the box. The box keeps open stand-ins as unlinked files.
+    """
+    adapted = place(images)
     with suppress(FileNotFoundError):
-        for name in (place / _NAMES).read_text().splitlines():
+        for name in (adapted / _NAMES).read_text().splitlines():
             _remove(root, name)
-    shutil.rmtree(place, ignore_errors=True)
+    shutil.rmtree(adapted, ignore_errors=True)
 
 
-async def mend(
-    images: Path, *, root: Path, drive: Path | None, hostname: str, by: IdMap | None
-) -> Mended:
+def adapt(images: Path, hostname: str, by: IdMap | None) -> None:
     """Write restorable images to a directory next to the images of a dump.
 
-    `root` is the mounted root of the box, `drive` the mount for its /wrk, and `by` its id map.
-    Raises DamagedImage, OSError, and the error of `run` if the drive does not answer.
+    `by` is the id map of the box. Needs neither its root nor its drive, so it can run before they
+    are mounted. Nothing may be left of an earlier call (`clear`). Raises DamagedImage, OSError.
     """
-    place = await asyncio.to_thread(_link, images, root, hostname, by)
-    if drive is not None:
-        missing_files = await _missing_files(images, drive)
-        await asyncio.to_thread(_fit_drive, images, place, root, missing_files, by)
-    return Mended(place, root)
-
-
-def _link(images: Path, root: Path, hostname: str, by: IdMap | None) -> Path:
-    place = _place(images)
-    _clear(place, root)
+    adapted = place(images)
     # A process of the box opens images in this directory. Only the service reaches it by its path.
-    place.mkdir(mode=0o711)
+    adapted.mkdir(mode=0o711)
     for image in images.iterdir():
         # Hard links: CRIU opens some images from within the box's root.
-        (place / image.name).hardlink_to(image)
+        (adapted / image.name).hardlink_to(image)
     # The files of lxcfs have the length of the host's files, which varies with the digits in them.
-    sizes = [place.encode() for place in lxcfs.PLACES]
-    _replace(place / FILES, criu_images.without_sizes((images / FILES).read_bytes(), sizes))
+    sizes = [name.encode() for name in lxcfs.PLACES]
+    _replace(adapted / FILES, criu_images.without_sizes((images / FILES).read_bytes(), sizes))
     for names in images.glob("utsns-*.img"):
-        _replace(place / names.name, criu_images.with_hostname(names.read_bytes(), hostname))
+        _replace(adapted / names.name, criu_images.with_hostname(names.read_bytes(), hostname))
     if by is not None:
         for users in images.glob("userns-*.img"):
-            _replace(place / users.name, criu_images.with_ids(users.read_bytes(), by.ids.first))
+            _replace(adapted / users.name, criu_images.with_ids(users.read_bytes(), by.ids.first))
     for mounted in images.glob("mountpoints-*.img"):
-        _replace(place / mounted.name, criu_images.with_sources(mounted.read_bytes()))
-    return place
+        _replace(adapted / mounted.name, criu_images.with_sources(mounted.read_bytes()))
 
 
-def _fit_drive(
-    images: Path, place: Path, root: Path, missing_files: list[OpenFile], by: IdMap | None
-) -> None:
-    data = criu_images.without_sizes((place / FILES).read_bytes())
+async def fit_drive(images: Path, root: Path, drive: Path, by: IdMap | None) -> None:
+    """Change adapted images to the present files of the drive that the box has open.
+
+    `root` is the mounted root of the box, and `drive` the mount for its /wrk. Raises DamagedImage,
+    OSError, and the error of `run` if the drive does not answer.
+    """
+    missing_files = await _missing_files(images, drive)
+    await asyncio.to_thread(_fit_drive, images, root, missing_files, by)
+
+
+def _fit_drive(images: Path, root: Path, missing_files: list[OpenFile], by: IdMap | None) -> None:
+    adapted = place(images)
+    data = criu_images.without_sizes((adapted / FILES).read_bytes())
     if missing_files:
         names = {file.name: _STAND_IN + secrets.token_hex(8) for file in missing_files}
-        (place / _NAMES).write_text("\n".join(names.values()))
+        (adapted / _NAMES).write_text("\n".join(names.values()))
         for file in {file.name: file for file in missing_files}.values():
             with acting_as(by):
                 _stand_in(root, names[file.name], file)
         mount = criu_images.root_mount(next(images.glob("mountpoints-*.img")).read_bytes())
         others = {name: f"/{other}".encode() for name, other in names.items()}
         data = criu_images.with_stand_ins(data, others, mount)
-    _replace(place / FILES, data)
+    _replace(adapted / FILES, data)
 
 
 def verify(images: Path) -> None:
@@ -196,7 +181,7 @@ def _remove(root: Path, name: str) -> None:
             os.close(top)
 
 
-def _replace(place: Path, data: bytes) -> None:
+def _replace(image: Path, data: bytes) -> None:
     """Replace a hard link with a new file, so that the original does not change."""
-    place.unlink(missing_ok=True)
-    place.write_bytes(data)
+    image.unlink(missing_ok=True)
+    image.write_bytes(data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,22 @@ AT_ONCE = 2
 at a time only make each of them slower."""
 _log = logging.getLogger(__name__)
 _DAMAGES = (DamagedImage, MemoryLost, RestoreRefused)
+
+
+@dataclass(slots=True)
+class _Early:
+    """Work that runs while the root and the drive of a box are being mounted.
+
+    `pages` compares the pages with their sums. `images` adapts the images for the first attempt.
+    """
+
+    pages: asyncio.Task[None]
+    images: asyncio.Task[None] | None = None
+
+    async def ended(self) -> None:
+        """Wait until no thread works on the files any more."""
+        tasks = [self.pages] if self.images is None else [self.pages, self.images]
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class RuncResumption:
@@ -119,10 +136,11 @@ class RuncResumption:
         box_id = record.plan.box_id
         place = self._memory.place(record)
         names = self._containers.names
-        pages = asyncio.create_task(asyncio.to_thread(memory_image.check_pages, place))
+        early = _Early(asyncio.create_task(asyncio.to_thread(memory_image.check_pages, place)))
         try:
             await self._containers.forget(box_id)
             by = await self._id_map(record, state)
+            early.images = asyncio.create_task(self._adapt(record, by))
             await self._containers.prepare(record, by, lxcfs=state.lxcfs)
             if by is None:
                 await set_up(names.netns(box_id), None, state.address, self._memory.address(record))
@@ -131,14 +149,15 @@ class RuncResumption:
             if by is not None and drive is not None:
                 drive = await self._containers.show_drive(record, drive, by)
             await self._require_lxcfs(box_id, state)
-            await self._restore(tools, record, state, drive, by, pages)
+            await self._restore(tools, record, state, drive, by, early)
             await self._containers.hide_drive(record)
             settings = await asyncio.to_thread(lost_settings.read, place)
             await asyncio.to_thread(lost_settings.restore, settings, self._containers.pids(box_id))
             await take_back(names.netns(box_id), state.address, self._memory.address(record))
             self._check(box_id, state)
         except BaseException as error:
-            await asyncio.gather(pages, return_exceptions=True)
+            await early.ended()
+            await asyncio.to_thread(image_rewrite.clear, place, self._memory.root(record))
             await self._containers.release(record)
             if not (memory_image.is_marked(place) or isinstance(error, _DAMAGES)):
                 raise
@@ -189,53 +208,53 @@ class RuncResumption:
         state: memory_image.State,
         drive: Path | None,
         by: IdMap | None,
-        pages: asyncio.Task[None],
+        early: _Early,
     ) -> None:
         box_id = record.plan.box_id
+        place, root = self._memory.place(record), self._memory.root(record)
 
         async def check(pid: int) -> None:
-            await pages  # CRIU has read them meanwhile, and no process has run
+            await early.pages  # CRIU has read them meanwhile, and no process has run
             self._containers.require_mounts_of(box_id, pid)
 
         paths = self._containers.paths(box_id)
-        mark = memory_image.mark(self._memory.place(record))
         steps = Steps(
             check=check,
             connect=None if by is None else partial(self._connect, record, state, by.ids),
         )
         for attempts_left in reversed(range(RESTORES)):
-            mended = await self._mend(record, drive, by)
             try:
+                await (early.images or self._adapt(record, by))
+                if drive is not None:
+                    await image_rewrite.fit_drive(place, root, drive, by)
                 await dump_restore.restore(
                     tools,
                     box_id,
                     paths,
-                    mended.images,
-                    mark,
+                    image_rewrite.place(place),
+                    memory_image.mark(place),
                     drive=drive,
                     steps=steps,
                 )
             except RestoreFailed as failure:
                 await self._containers.forget(box_id)
-                await pages  # damaged pages are a better reason than CRIU's words
+                await early.pages  # damaged pages are a better reason than CRIU's words
                 if not attempts_left or not failure.repeatable:
                     raise
             else:
                 return
             finally:
-                await asyncio.to_thread(mended.clear)
+                early.images = None
+                await asyncio.to_thread(image_rewrite.clear, place, root)
 
-    async def _mend(
-        self, record: Record, drive: Path | None, by: IdMap | None
-    ) -> image_rewrite.Mended:
-        plan = record.plan
-        return await image_rewrite.mend(
-            self._memory.place(record),
-            root=self._memory.root(record),
-            drive=drive,
-            hostname=plan.hostname,
-            by=by,
-        )
+    async def _adapt(self, record: Record, by: IdMap | None) -> None:
+        place, root = self._memory.place(record), self._memory.root(record)
+
+        def work() -> None:
+            image_rewrite.clear(place, root)
+            image_rewrite.adapt(place, record.plan.hostname, by)
+
+        await asyncio.to_thread(work)
 
     def _check(self, box_id: str, state: memory_image.State) -> None:
         """Check that the restored box has its old rights and its drive. Raises BoxdError."""
