@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LINK = f"t{secrets.token_hex(4)}"
+CHOSEN = 3
+"""NET_ADDR_SET: udev replaces the addresses that the kernel chooses at random, but not these."""
+OWN = 2
+"""A hardware address of one station, of local administration."""
 GATEWAY, BOX = IPv4Address("10.255.250.1"), IPv4Address("10.255.250.2")
 
 
@@ -81,6 +85,13 @@ async def test_a_link_is_what_ip_would_have_made(name: str) -> None:
     assert [(one["gateway"], one["dev"]) for one in routes] == [(str(GATEWAY), "eth0")]
     await run("ip", "netns", "exec", name, "true")
     assert (await run("ip", "netns", "list")).split().count(name) == 1
+
+
+async def test_udev_keeps_the_hardware_address(name: str) -> None:
+    await apart(lambda: connect(name))
+    link = Path("/sys/class/net", LINK)
+    assert int((link / "addr_assign_type").read_text()) == CHOSEN
+    assert int((link / "address").read_text()[:2], 16) & 3 == OWN
 
 
 async def test_only_the_thread_that_made_it_was_in_the_namespace(name: str) -> None:

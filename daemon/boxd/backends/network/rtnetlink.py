@@ -46,7 +46,7 @@ _PERMANENT = 0x80
 _ROUTE = struct.Struct("=BBBBBBBBI")
 _UP = 1
 _MAIN, _BOOT, _UNIVERSE, _UNICAST = 254, 3, 0, 1
-_IFNAME, _MTU, _LINKINFO, _AF_SPEC, _NETNS = 3, 4, 18, 26, 28
+_HARDWARE, _IFNAME, _MTU, _LINKINFO, _AF_SPEC, _NETNS = 1, 3, 4, 18, 26, 28
 _KIND, _DATA, _PEER = 1, 2, 1
 _ADDRGENMODE, _NONE = 8, 1
 _GATEWAY = 5
@@ -76,13 +76,18 @@ class Kernel:
         self._socket.close()
 
     def add_pair(self, link: str, peer: str, namespace: int, *, mtu: int) -> None:
-        """Create a veth pair: `link` here, `peer` in the namespace of a descriptor."""
+        """Create a veth pair: `link` here, `peer` in the namespace of a descriptor.
+
+        `link` gets a chosen hardware address: soon after the creation, udev replaces an address
+        that the kernel has chosen (`MACAddressPolicy`), and boxes know the first one only.
+        """
         size = _attribute(_MTU, struct.pack("=I", mtu))
         other = _attribute(_IFNAME, _text(peer)) + size
         other += _attribute(_NETNS, struct.pack("=I", namespace))
         data = _attribute(_PEER, _LINK.pack(0, 0, 0, 0, 0) + other)
         info = _attribute(_KIND, b"veth") + _attribute(_DATA, data)
-        body = _attribute(_IFNAME, _text(link)) + size + _attribute(_LINKINFO, info)
+        body = _attribute(_IFNAME, _text(link)) + _attribute(_HARDWARE, _local_address())
+        body += size + _attribute(_LINKINFO, info)
         head = _LINK.pack(0, 0, 0, 0, 0)
         self._ask(f"creating link {link}", _NEW_LINK, _CREATE | _EXCLUSIVE, head + body)
 
@@ -272,6 +277,12 @@ def _unless(number: int) -> Iterator[None]:
     except LinkFailed as error:
         if error.number != number:
             raise
+
+
+def _local_address() -> bytes:
+    """Return a random hardware address: for one station, and of local administration."""
+    first, *others = os.urandom(6)
+    return bytes([first & 0xFE | 2, *others])
 
 
 def _text(name: str) -> bytes:
