@@ -98,7 +98,9 @@ def for_dump(*, drive: bool, masked: Iterable[str] = ()) -> str:
     return _text(lines)
 
 
-def for_restore(drive: Path | None, hidden_by: Path, *, images: Path, work: Path) -> str:
+def for_restore(
+    drive: Path | None, hidden_by: Path, *, cgroup: str, images: Path, work: Path
+) -> str:
     """Return the configuration file for a restore.
 
     `drive` is a mount on this host that appears at /wrk. It must be given if, and only if, /wrk was
@@ -111,9 +113,13 @@ def for_restore(drive: Path | None, hidden_by: Path, *, images: Path, work: Path
     directory, and its null device at each masked file. With runc alone, the host's own /dev/null
     would appear there, and a box could change its mode.
 
+    `cgroup` is the box's cgroup. runc names it to CRIU for hierarchies of v1 only. With v2, CRIU
+    would put the processes of a copied box into the cgroup of the original.
+
     Raises Unavailable for a path that the file format cannot express.
     """
     lines = [*_ALWAYS, "images-dir " + _word(str(images)), "work-dir " + _word(str(work))]
+    lines.append("cgroup-root " + _word(cgroup))
     if drive is not None:
         lines.append("external " + _word(f"mnt[{_DRIVE}]:{drive}"))
     lines.append("external " + _word(f"mnt[{_NULL}]:{masks.null(hidden_by)}"))

@@ -191,6 +191,7 @@ class _SelfTest:
                 self._paths,
                 self._images,
                 self._work / "mark",
+                cgroup=self._cgroup,
                 drive=None,
                 steps=Steps(
                     check=self._check_mounts,

@@ -114,6 +114,7 @@ async def restore(
     images: Path,
     mark: Path,
     *,
+    cgroup: str,
     drive: Path | None,
     steps: Steps,
 ) -> None:
@@ -123,12 +124,14 @@ async def restore(
     runs.
 
     The file `mark` is on the disk before a process runs; without it, none has run. runc must not
-    know the box. After a failure, processes of the box may exist.
+    know the box. After a failure, processes of the box may exist. `cgroup` is the box's cgroup.
 
     Raises RestoreRefused if a step rejects the box, RestoreFailed if the restore fails, and
     Unavailable if the host is short of a resource. After Unavailable, no process exists.
     """
-    text = criu_config.for_restore(drive, tools.masks, images=images, work=paths.criu_work)
+    text = criu_config.for_restore(
+        drive, tools.masks, cgroup=cgroup, images=images, work=paths.criu_work
+    )
     write(paths.criu_config, text)
     paths.pid.unlink(missing_ok=True)
     arguments = criu_config.restore(

@@ -233,6 +233,7 @@ class RuncResumption:
                     paths,
                     image_rewrite.place(place),
                     memory_image.mark(place),
+                    cgroup=self._containers.names.cgroup(box_id),
                     drive=drive,
                     steps=steps,
                 )

@@ -20,7 +20,7 @@ def options(text: str) -> dict[str, str]:
 
 def for_restore(drive: Path | None) -> str:
     """The configuration file for a restore."""
-    return criu_config.for_restore(drive, MASKS, images=IMAGES, work=WORK)
+    return criu_config.for_restore(drive, MASKS, cgroup="/i/b1", images=IMAGES, work=WORK)
 
 
 def test_every_dump_and_restore() -> None:
@@ -28,6 +28,7 @@ def test_every_dump_and_restore() -> None:
     restored = options(for_restore(None))
     del restored["external"]
     assert (restored.pop("images-dir"), restored.pop("work-dir")) == (str(IMAGES), str(WORK))
+    assert restored.pop("cgroup-root") == "/i/b1"
     assert plain == restored
     assert plain["network-lock"] == "skip"
     assert plain["ghost-limit"] == "64M"

@@ -68,7 +68,9 @@ async def restore(found: dump_restore.Tools, paths: BoxPaths, mark: Path) -> Non
     """A restore that no check refuses."""
     images = paths.directory.parent
     steps = Steps(lambda _: asyncio.sleep(0))
-    await dump_restore.restore(found, "b", paths, images, mark, drive=None, steps=steps)
+    await dump_restore.restore(
+        found, "b", paths, images, mark, cgroup="/i/b", drive=None, steps=steps
+    )
 
 
 @pytest.mark.parametrize(
