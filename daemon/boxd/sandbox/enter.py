@@ -64,7 +64,7 @@ def main() -> int:
 
 
 def enter(document: dict[str, Any]) -> None:
-    """Enter the sandbox with this process, for ever. Open descriptors stay.
+    """Enter the sandbox with this process, for ever. Descriptors that the caller has open stay.
 
     The process must be root and have one thread, because the kernel changes single threads. Raises
     OSError; then the process must end, because it may have entered a part of the sandbox.
@@ -95,6 +95,7 @@ def _enter_root(readable: list[str], writable: list[str]) -> None:
         _mount("tmp", place, "tmpfs", _NOSUID | _NODEV | _NOEXEC, "mode=1777,size=64m")
     for path, flags, source in sources:
         _show(path, root, flags, source)
+        os.close(source)  # a descriptor of a directory leads to all of the host's files
     os.mkdir(old, 0o700)
     _check(_libc.syscall(_PIVOT_ROOT[os.uname().machine], root.encode(), old.encode()), root)
     os.chdir("/")
