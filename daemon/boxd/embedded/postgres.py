@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from boxd.embedded.files import read_untrusted
-from boxd.embedded.postgres_cluster import DISTRIBUTION, Cluster, account, inherited
+from boxd.embedded.postgres_cluster import DISTRIBUTION, Cluster, inherited
 from boxd.embedded.postgres_settings import DATABASE
-from boxd.embedded.process import Process, Supervisor, processes_in
+from boxd.embedded.process import Process, Supervisor, processes_in, user_of
 from boxd.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -60,11 +60,15 @@ class EmbeddedPostgres:
         self,
         directory: Path,
         *,
+        user: int | None = None,
         on_crash: Callable[[str], None] | None = None,
         distribution: Path = DISTRIBUTION,
     ) -> None:
-        """`on_crash` receives a line for the log when the server has ended by itself."""
-        self._cluster = Cluster(directory, distribution)
+        """`user` is the id that the server runs as; see `Cluster`.
+
+        `on_crash` receives a line for the log when the server has ended by itself.
+        """
+        self._cluster = Cluster(directory, distribution, user)
         self._lock = asyncio.Lock()
         self._supervisor = Supervisor("PostgreSQL", self._launch, on_crash or _ignore)
 
@@ -97,6 +101,7 @@ class EmbeddedPostgres:
         """
         async with self._lock:
             if self._supervisor.process is None:
+                await self._end_foreign()
                 await asyncio.to_thread(self._cluster.prepare)
                 process = await self._adopt() or await self._launch()
                 self._supervisor.watch(process)
@@ -109,11 +114,7 @@ class EmbeddedPostgres:
             process = await self._supervisor.release()
             if process is None and (pid := self._running()) is not None:
                 process = _open(pid)
-            if process is not None:
-                try:
-                    await process.end(STOP_STEPS)
-                finally:
-                    process.close()
+            await _end(process)
             # An interrupted start may have left processes, too.
             await self._end_orphans()
             self._cluster.remove_link()
@@ -150,6 +151,12 @@ class EmbeddedPostgres:
             return [""]
         return content.decode("utf-8", "replace").splitlines() or [""]
 
+    async def _end_foreign(self) -> None:
+        """Stop a server of an earlier release that runs as another user than it shall."""
+        pid = self._running()
+        if pid is not None and user_of(pid) != self._cluster.owner()[0]:
+            await _end(_open(pid))
+
     async def _adopt(self) -> Process | None:
         pid = self._running()
         process = None if pid is None else _open(pid)
@@ -160,7 +167,6 @@ class EmbeddedPostgres:
 
     async def _launch(self) -> Process:
         await self._end_orphans()
-        user = account()
         cluster = self._cluster
         with inherited(cluster.data) as data, inherited(cluster.sockets) as sockets:
             process = Process.spawn(
@@ -174,7 +180,7 @@ class EmbeddedPostgres:
                     f"-cunix_socket_directories=/proc/self/fd/{sockets}",
                 ],
                 log=cluster.directory / "log",
-                sandbox=cluster.sandbox(user),
+                sandbox=cluster.sandbox(),
                 pass_fds=(data, sockets),
             )
         try:
@@ -243,6 +249,14 @@ def _open(pid: int) -> Process | None:
         return Process(pid)
     except ProcessLookupError:
         return None
+
+
+async def _end(process: Process | None) -> None:
+    if process is not None:
+        try:
+            await process.end(STOP_STEPS)
+        finally:
+            process.close()
 
 
 def _ignore(line: str) -> None:

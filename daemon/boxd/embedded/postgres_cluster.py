@@ -9,15 +9,17 @@ import contextlib
 import os
 import pwd
 import shutil
+import stat
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from boxd.embedded.files import sync_directory, write_private
+from boxd.embedded.files import read_untrusted, sync_directory, write_private
 from boxd.embedded.postgres_settings import SUPERUSER, configuration, host_based_access
 from boxd.errors import Unavailable
 from boxd.sandbox.sandbox import Sandbox
+from boxd.sandbox.users import hand_over
 from boxd.secret import random_hex
 
 if TYPE_CHECKING:
@@ -26,20 +28,30 @@ if TYPE_CHECKING:
 DISTRIBUTION = Path("/usr/lib/postgresql")
 """Debian's directory of `<version>/bin`."""
 SYSTEM_USERS = ("postgres", "boxd-postgres")
-"""Users for the server if the daemon is root. The first one that exists is used."""
+"""Accounts for PostgreSQL if the daemon is root. The first one that exists is used."""
 SOCKET_NAME = ".s.PGSQL.5432"
 SOCKET_PATH_MAX = 107
 """Maximum length of a Unix socket's path on Linux, in bytes."""
 SHORT_PARENT = Path("/run")
 """The directory of the short link to a socket directory whose path is too long."""
 INITDB_TIMEOUT = 120.0
+VERSION_MAX = 16
+"""Maximum size of the file with the version of a cluster, in bytes."""
 
 
 class Cluster:
-    """Paths and files of one cluster below `directory`: `data/`, `socket/`, `password`, `log`."""
+    """Paths and files of one cluster below `directory`: `data/`, `socket/`, `password`, `log`.
 
-    def __init__(self, directory: Path, distribution: Path = DISTRIBUTION) -> None:
+    `user` is the id that the server runs as, and owns its files. Without it, that is the owner of
+    an existing data directory. A new one then gets the account of the distribution, which other
+    servers of the host may use as well.
+    """
+
+    def __init__(
+        self, directory: Path, distribution: Path = DISTRIBUTION, user: int | None = None
+    ) -> None:
         self.directory = directory.absolute()
+        self._user = user
         self.data = self.directory / "data"
         self.sockets = self.directory / "socket"
         self._password_file = self.directory / "password"
@@ -70,9 +82,8 @@ class Cluster:
         An existing cluster needs its own version; a new one gets the newest. Raises Unavailable
         with the package to install.
         """
-        version_file = self.data / "PG_VERSION"
-        if version_file.exists():
-            version = version_file.read_text(encoding="ascii").strip()
+        version = self._version()
+        if version is not None:
             programs = self._distribution / version / "bin"
             if not (programs / "postgres").exists():
                 raise Unavailable(
@@ -91,28 +102,58 @@ class Cluster:
             )
         return max(versions, key=lambda path: int(path.parent.name))
 
+    def _version(self) -> str | None:
+        """Return the major version of an existing cluster. Raises Unavailable.
+
+        The data directory belongs to the server, so its files may be anything.
+        """
+        file = self.data / "PG_VERSION"
+        try:
+            text = read_untrusted(file, VERSION_MAX).decode("ascii").strip()
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise Unavailable(f"{file} cannot be read: {error}; restore it from a backup") from None
+        if not text.isdecimal():
+            raise Unavailable(f"{file} has no version; restore it from a backup")
+        return text
+
     def prepare(self) -> None:
         """Create the data directory, the configuration and the socket directory. Idempotent.
 
         Raises OSError, or Unavailable with the remedy.
         """
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        user = account()
+        owner = self.owner()
         if not self.data.exists():
-            self._initialise(user)
+            self._initialise(owner)
         elif not self._password_file.exists():
             raise Unavailable(f"{self._password_file} is missing; restore it from a backup")
+        elif os.geteuid() == 0:
+            hand_over(self.data, *owner)
         for name, text in (
             ("postgresql.conf", configuration()),
             ("pg_hba.conf", host_based_access()),
         ):
-            path = self.data / name
-            if path.read_bytes() != text.encode("utf-8"):
-                write_private(path, text.encode("utf-8"), owner=(user.pw_uid, user.pw_gid))
-        self._make_socket_directory(user)
+            _write(self.data / name, text.encode("utf-8"), owner)
+        self._make_socket_directory(owner)
 
-    def _initialise(self, user: pwd.struct_passwd) -> None:
-        """Run initdb in `data.new`, and rename the directory when it is complete."""
+    def owner(self) -> tuple[int, int]:
+        """Return the ids of the server's user and group. Raises Unavailable."""
+        if self._user is not None:
+            return self._user, self._user
+        with contextlib.suppress(FileNotFoundError):
+            status = self.data.stat()
+            return status.st_uid, status.st_gid
+        entry = account()
+        return entry.pw_uid, entry.pw_gid
+
+    def _initialise(self, owner: tuple[int, int]) -> None:
+        """Run initdb in `data.new`, and rename the directory when it is complete.
+
+        initdb runs as the account of the distribution, because its user needs a name.
+        """
+        user = account()
         new = self.directory / "data.new"
         if new.exists():
             shutil.rmtree(new)
@@ -136,6 +177,8 @@ class Cluster:
         if process.returncode != 0:
             output = process.stdout.decode("utf-8", "replace").strip()
             raise Unavailable(f"PostgreSQL's initdb failed: {output}")
+        if os.geteuid() == 0:
+            hand_over(new, *owner)
         new.rename(self.data)
         sync_directory(self.directory)
 
@@ -144,7 +187,7 @@ class Cluster:
     ) -> subprocess.CompletedProcess[bytes]:
         """Run a program in the server's sandbox, with its output in one stream."""
         with contextlib.ExitStack() as stack:
-            sandbox = self.sandbox(user)
+            sandbox = self._sandbox((user.pw_uid, user.pw_gid))
             if sandbox is not None:
                 command, document = stack.enter_context(sandbox.command(command))
                 descriptors = (*descriptors, document)
@@ -161,22 +204,26 @@ class Cluster:
                 check=False,
             )
 
-    def sandbox(self, user: pwd.struct_passwd) -> Sandbox | None:
+    def sandbox(self) -> Sandbox | None:
         """Return the sandbox of the server; None if the daemon is not root.
 
         The server reaches its data and its sockets through descriptors that it inherits.
         """
+        return self._sandbox(self.owner())
+
+    def _sandbox(self, owner: tuple[int, int]) -> Sandbox | None:
         if os.geteuid() != 0:
             return None
-        return Sandbox(user.pw_uid, "postgres", (self.binaries(),), group=user.pw_gid)
+        user, group = owner
+        return Sandbox(user, "postgres", (self.binaries(),), group=group)
 
-    def _make_socket_directory(self, user: pwd.struct_passwd) -> None:
+    def _make_socket_directory(self, owner: tuple[int, int]) -> None:
         self.sockets.mkdir(mode=0o700, exist_ok=True)
-        os.chown(self.sockets, user.pw_uid, user.pw_gid)
+        os.chown(self.sockets, *owner)
         # Mount processes have other users. For everybody else, a parent directory is closed.
         self.sockets.chmod(0o711)
         for socket in self.sockets.glob(".s.PGSQL.*[0-9]"):
-            socket.chmod(0o777)  # of a server that an earlier release started
+            _open_to_all(socket)  # of a server that an earlier release started
         link = self.client_directory
         if link == self.sockets:
             return
@@ -196,7 +243,7 @@ class Cluster:
 
 
 def account() -> pwd.struct_passwd:
-    """Return the user of the server: a system user if the daemon is root, else the daemon's own.
+    """Return the account for PostgreSQL: the distribution's if the daemon is root, else its own.
 
     Raises Unavailable if no such system user exists.
     """
@@ -209,6 +256,28 @@ def account() -> pwd.struct_passwd:
         f"no system user {' or '.join(SYSTEM_USERS)} to run PostgreSQL; run: "
         f"adduser --system --group --no-create-home {SYSTEM_USERS[-1]}"
     )
+
+
+def _write(path: Path, content: bytes, owner: tuple[int, int]) -> None:
+    """Write a file of the server, unless it has this content. Whatever is there is replaced."""
+    with contextlib.suppress(OSError, ValueError):
+        if read_untrusted(path, len(content)) == content:
+            return
+    write_private(path, content, owner=owner)
+
+
+def _open_to_all(socket: Path) -> None:
+    """Let all users connect to a socket. Does nothing to other files, which the server may plant.
+
+    Raises OSError.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        descriptor = os.open(socket, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                Path("/proc/self/fd", str(descriptor)).chmod(0o777)
+        finally:
+            os.close(descriptor)
 
 
 @contextlib.contextmanager

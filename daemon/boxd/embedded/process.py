@@ -79,14 +79,21 @@ def _runs_as(user: int, name: str) -> bool:
 
 
 def processes_in(directory: Path, program: str) -> list[int]:
-    """Return the pids of processes of `program` (a file name) that work in `directory`."""
+    """Return the pids of processes of `program` (a file name) that work in `directory`.
+
+    Processes of other pid namespaces do not count: one of a box may have any name, and a working
+    directory whose path has the same text.
+    """
     pids: list[int] = []
     working_directory = str(directory.resolve())
+    namespace = os.readlink(PROC / "self/ns/pid")
     for entry in PROC.iterdir():
         if not entry.name.isdigit():
             continue
         # A process that has just ended, or that this user may not inspect, is not ours.
         with contextlib.suppress(OSError):
+            if os.readlink(entry / "ns/pid") != namespace:
+                continue
             executable = Path(os.readlink(entry / "exe").removesuffix(" (deleted)"))
             if executable.name == program and os.readlink(entry / "cwd") == working_directory:
                 pids.append(int(entry.name))

@@ -32,7 +32,7 @@ from boxd.maintenance import catalog_of
 from boxd.privileged.interface import INSTANCE, Servers
 from boxd.rendering import program
 from boxd.sandbox.sandbox import Sandbox
-from boxd.sandbox.users import FRONT, OBJECT_SERVER, RENDERER, ServiceUsers
+from boxd.sandbox.users import FRONT, OBJECT_SERVER, POSTGRES, RENDERER, ServiceUsers
 from boxd.tasks import BackgroundTasks
 from boxd.workspaces.credentials import StoreTarget
 from boxd.workspaces.journals import MOUNTS, HostJournals
@@ -103,7 +103,8 @@ class LocalHost:
         dsn = config.meta_dsn
         if dsn is None:
             self._progress("Starting PostgreSQL")
-            postgres = EmbeddedPostgres(state / "postgres", on_crash=_log.error)
+            user = self.users.of(POSTGRES)
+            postgres = EmbeddedPostgres(state / "postgres", user=user, on_crash=_log.error)
             dsn = await postgres.start()
             steps.push_async_callback(postgres.stop)
         self.dsn = dsn

@@ -27,6 +27,8 @@ OBJECT_SERVER = 2
 """The number of the object server's user in the block."""
 FRONT = 3
 """The number of the user of the part of the service that strangers reach."""
+POSTGRES = 4
+"""The number of the user of the embedded PostgreSQL."""
 FIRST_MOUNT = 1000
 """The number of the first user of a mount process."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import stat
 import tempfile
@@ -12,17 +13,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import asyncpg
+import psutil
 import pytest
 
 from boxd.embedded.postgres import EmbeddedPostgres
 from boxd.embedded.postgres_cluster import SOCKET_NAME, SOCKET_PATH_MAX, account
 from boxd.embedded.postgres_settings import SETTINGS, SUPERUSER, host_based_access
-from boxd.embedded.process import processes_in
+from boxd.embedded.process import processes_in, user_of
 from boxd.errors import Unavailable
+from boxd.sandbox.id_claims import FIRST
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+
+OWN_USER = FIRST - 1
+"""The last id of the users of services."""
 
 
 @pytest.fixture
@@ -163,6 +169,88 @@ async def test_a_number_that_another_process_got_keeps_no_server_down(directory:
         other.kill()
         await other.wait()
         await server.stop()
+
+
+async def test_an_own_user_gets_the_files_of_the_account(directory: Path) -> None:
+    """As after an upgrade: a server of the release before still runs, as another user."""
+    before = EmbeddedPostgres(directory)
+    await before.start()
+    old = before.pid
+    await before.detach()
+    server = EmbeddedPostgres(directory, user=OWN_USER)
+    try:
+        connection = await asyncpg.connect(await server.start())
+        await connection.close()
+        assert server.pid is not None
+        assert server.pid != old
+        assert user_of(server.pid) == OWN_USER
+        assert {path.lstat().st_uid for path in server.data.rglob("*")} == {OWN_USER}
+    finally:
+        await server.stop()
+    beside = EmbeddedPostgres(directory)
+    await beside.start()
+    try:
+        assert beside.pid is not None
+        assert user_of(beside.pid) == OWN_USER, "a command beside the service keeps the owner"
+    finally:
+        await beside.stop()
+
+
+async def test_files_that_a_taken_over_server_planted_lead_nowhere(
+    directory: Path, tmp_path: Path
+) -> None:
+    server = EmbeddedPostgres(directory)
+    await server.start()
+    await server.stop()
+    secret = tmp_path / "secret"
+    secret.write_text("of the host")
+    secret.chmod(0o600)
+    socket = directory / "socket" / ".s.PGSQL.1"
+    socket.symlink_to(secret)
+    (server.data / "postgresql.conf").unlink()
+    (server.data / "postgresql.conf").symlink_to("/dev/zero")
+    os.mkfifo(server.data / "pg_hba.conf.new")
+    (server.data / "pg_hba.conf.new").replace(server.data / "pg_hba.conf")
+    try:
+        await server.start()
+        assert secret.stat().st_mode & 0o777 == 0o600
+        for name in ("postgresql.conf", "pg_hba.conf"):
+            assert stat.S_ISREG((server.data / name).lstat().st_mode)
+    finally:
+        await server.stop()
+        socket.unlink()
+
+
+async def test_a_version_that_is_none(server: EmbeddedPostgres) -> None:
+    await server.stop()
+    version = server.data / "PG_VERSION"
+    for content in (b"../../../tmp", b"1" * 10_000, b"\xff"):
+        version.write_bytes(content)
+        with pytest.raises(Unavailable, match="PG_VERSION"):
+            await server.start()
+    version.unlink()
+    version.symlink_to("/dev/zero")
+    with pytest.raises(Unavailable, match="PG_VERSION"):
+        await server.start()
+    version.unlink()
+
+
+async def test_processes_of_other_pid_namespaces_are_not_the_server(
+    server: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    """A box chooses the names of its programs and directories."""
+    program = tmp_path / "postgres"
+    shutil.copy("/bin/sleep", program)
+    before = set(processes_in(server.data, "postgres"))
+    command = ("unshare", "--pid", "--fork", "--kill-child", str(program), "600")
+    other = await asyncio.create_subprocess_exec(*command, cwd=server.data)
+    try:
+        children = psutil.Process(other.pid).children
+        await until(lambda: [child.exe() for child in children()] == [str(program)])
+        assert set(processes_in(server.data, "postgres")) == before
+    finally:
+        other.kill()
+        await other.wait()
 
 
 async def test_a_deep_state_directory_gets_a_short_socket_path(directory: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from boxd.backends.host.id_ranges import COUNT
 from boxd.sandbox.capabilities import DROPPED
 from boxd.sandbox.id_claims import FIRST
-from boxd.sandbox.users import BLOCKS, FIRST_MOUNT, FRONT, OBJECT_SERVER, SIZE
+from boxd.sandbox.users import BLOCKS, FIRST_MOUNT, FRONT, OBJECT_SERVER, POSTGRES, SIZE
 from tests.harness.service.user import User
 
 if TYPE_CHECKING:
@@ -186,11 +186,21 @@ def test_what_the_helper_starts_ignores_no_signal_because_of_it(
 
 def test_no_two_servers_share_a_user(kinds: dict[str, list[int]]) -> None:
     servers = [Rights.of(pid).user for kind in ("objectserver", "mount") for pid in kinds[kind]]
-    assert len(set(servers)) == len(servers) == 3
+    (database,) = {Rights.of(pid).user for pid in kinds["postgres"]}
+    servers.append(database)
+    assert len(set(servers)) == len(servers) == 4
     assert all(FIRST - BLOCKS * SIZE <= user < FIRST for user in servers)
-    numbers = [user % SIZE for user in servers]
-    assert numbers[0] == OBJECT_SERVER
-    assert min(numbers[1:]) >= FIRST_MOUNT
+    objects, *mounts, last = [user % SIZE for user in servers]
+    assert (objects, last) == (OBJECT_SERVER, POSTGRES)
+    assert min(mounts) >= FIRST_MOUNT
+
+
+def test_the_front_has_no_directory_open(kinds: dict[str, list[int]]) -> None:
+    """`..` of a directory of the host's mounts would lead to all files of the host."""
+    (pid,) = kinds["front"]
+    descriptors = [*Path(f"/proc/{pid}/fd").iterdir()]
+    assert descriptors
+    assert [os.readlink(one) for one in descriptors if one.is_dir()] == []
 
 
 def test_a_mount_reaches_no_file_of_another(kinds: dict[str, list[int]]) -> None:
