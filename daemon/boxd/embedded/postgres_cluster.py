@@ -215,7 +215,7 @@ class Cluster:
         if os.geteuid() != 0:
             return None
         user, group = owner
-        return Sandbox(user, "postgres", (self.binaries(),), group=group)
+        return Sandbox(user, "postgres", (self.binaries(),), group=group, network=False)
 
     def _make_socket_directory(self, owner: tuple[int, int]) -> None:
         self.sockets.mkdir(mode=0o700, exist_ok=True)

@@ -12,6 +12,7 @@ import asyncio
 import os
 import socket
 import stat
+import struct
 import threading
 from collections import deque
 from contextlib import suppress
@@ -30,6 +31,7 @@ DESCRIPTORS_MAX = 2
 """Maximum number of descriptors in a message."""
 BACKLOG_MAX = 256
 """Packets that wait for the other process. While there are more, a bounded end reads no message."""
+_NO_LINGER = struct.pack("ii", 0, 0)
 _ANCILLARY = socket.CMSG_SPACE(DESCRIPTORS_MAX * array.array("i").itemsize)
 
 
@@ -188,10 +190,13 @@ def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
 def close_received(descriptors: Sequence[int]) -> None:
     """Close descriptors of a process that may be hostile.
 
-    The end of a socket waits as long as its sender has decided (SO_LINGER), so a thread does it.
+    The end of a socket waits as long as its sender has decided (SO_LINGER). So the socket is told
+    not to wait, and a thread closes it, because the sender may change that at the last moment.
     """
     for descriptor in descriptors:
         if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as copy:
+                copy.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
             threading.Thread(target=os.close, args=(descriptor,), daemon=True).start()
         else:
             os.close(descriptor)

@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-_NEWNS = 0x00020000
+_NEWNS, _NEWNET = 0x00020000, 0x40000000
 _NOSUID, _NODEV, _RDONLY, _NOEXEC = 2, 4, 1, 8
 _REMOUNT, _BIND, _REC, _SLAVE = 1 << 5, 1 << 12, 1 << 14, 1 << 19
 _DETACH = 2
@@ -71,6 +71,8 @@ def enter(document: dict[str, Any]) -> None:
     """
     if len(os.listdir("/proc/self/task")) != 1:
         raise OSError(errno.EBUSY, "a process with several threads cannot enter a sandbox")
+    if not document["network"]:
+        _check(_libc.unshare(_NEWNET), "a network namespace")
     mask = os.umask(0o022)  # for the directories of the new root
     _enter_root(document["readable"], document["writable"])
     os.umask(mask)

@@ -53,6 +53,8 @@ class Sandbox:
     """Directories of this process."""
     group: int | None = None
     """Group id, if it differs from the user id."""
+    network: bool = True
+    """Whether it has the host's network. Without it, only sockets with paths remain."""
 
     def document(self) -> dict[str, Any]:
         """Return the description of the sandbox for `boxd.sandbox.enter`. Raises Unavailable."""
@@ -62,6 +64,7 @@ class Sandbox:
             "group": self.user if self.group is None else self.group,
             "readable": sorted({path for path in readable if os.path.lexists(path)}),
             "writable": [str(path) for path in self.writable],
+            "network": self.network,
             "filter": base64.b64encode(calls.program(self.calls)).decode(),
         }
 

@@ -184,6 +184,15 @@ def test_what_the_helper_starts_ignores_no_signal_because_of_it(
         assert not ignored & 1 << signal.SIGHUP - 1
 
 
+def test_postgres_has_no_network(kinds: dict[str, list[int]]) -> None:
+    own = os.readlink("/proc/self/ns/net")
+    (network,) = {os.readlink(f"/proc/{pid}/ns/net") for pid in kinds["postgres"]}
+    assert network != own
+    for pid in kinds["postgres"]:
+        links = Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]
+        assert [link.split(":")[0].strip() for link in links] == ["lo"]
+
+
 def test_no_two_servers_share_a_user(kinds: dict[str, list[int]]) -> None:
     servers = [Rights.of(pid).user for kind in ("objectserver", "mount") for pid in kinds[kind]]
     (database,) = {Rights.of(pid).user for pid in kinds["postgres"]}

@@ -251,10 +251,28 @@ def _queued(processes: Mapping[int, Process]) -> str:
     """Find POSIX message queues. CRIU's refusal does not name them."""
     for pid, process in processes.items():
         if process.pid == 1:
-            with suppress(*GONE):
-                if os.listdir(f"/proc/{pid}/root/dev/mqueue"):
+            with suppress(*GONE, NotADirectoryError):
+                if _names_beneath(f"/proc/{pid}/root", "dev", "mqueue"):
                     return f"the box has a POSIX message queue. Remove it (/dev/mqueue); {_AWAKE}"
     return ""
+
+
+def _names_beneath(root: str, *parts: str) -> list[str]:
+    """Return the names in a directory of a box. Raises OSError if a part of its path is a link.
+
+    Root of the host would follow the link on the host.
+    """
+    here = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    for part in parts:
+        above = here
+        try:
+            here = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=above)
+        finally:
+            os.close(above)
+    try:
+        return os.listdir(here)
+    finally:
+        os.close(here)
 
 
 def _changed(processes: Mapping[int, Process]) -> str:

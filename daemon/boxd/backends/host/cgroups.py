@@ -137,6 +137,17 @@ def caps_swap(layout: Layout, parent: str = "") -> bool:
     return (layout.mounts["memory"] / "memory.memsw.limit_in_bytes").exists()
 
 
+def limit_tcp(layout: Layout, cgroup: str, limit: int) -> None:
+    """Limit the bytes of unread and unsent data of TCP, which the memory limit of v1 excludes.
+
+    With v2, the memory limit includes them, and this does nothing. runc does not set it.
+    """
+    if layout.mode is not Mode.V2:
+        file = layout.directory("memory", cgroup) / "memory.kmem.tcp.limit_in_bytes"
+        with suppress(FileNotFoundError):  # a kernel without it, or the box has ended
+            file.write_text(str(limit))
+
+
 def pids_of(layout: Layout, cgroup: str, controller: str = "pids") -> list[int]:
     """Return the processes in a cgroup and below it; empty if it does not exist.
 

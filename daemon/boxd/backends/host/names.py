@@ -116,6 +116,14 @@ class BoxPaths:
         return self.directory / "box.json"
 
     @property
+    def starting(self) -> Path:
+        """The pid of a first process that has not executed the box's own program yet.
+
+        `pid` names it afterwards, so the service never asks a box whether it has started.
+        """
+        return self.directory / "starting.pid"
+
+    @property
     def bundle(self) -> Path:
         """The OCI bundle, which contains config.json."""
         return self.directory / "bundle"

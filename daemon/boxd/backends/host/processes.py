@@ -178,10 +178,8 @@ def is_zombie(stat: str) -> bool:
 def _is_init(pid: int, cgroup: str) -> bool:
     process = Path("/proc") / str(pid)
     try:
-        return (
-            cgroup in cgroups_of((process / "cgroup").read_text())
-            and not is_zombie((process / "stat").read_text(errors="replace"))
-            and not (process / "comm").read_text(errors="replace").startswith(_RUNTIME_COMM)
+        return cgroup in cgroups_of((process / "cgroup").read_text()) and not is_zombie(
+            (process / "stat").read_text(errors="replace")
         )
     except (FileNotFoundError, ProcessLookupError):
         return False

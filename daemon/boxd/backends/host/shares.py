@@ -56,6 +56,7 @@ SHARES = (
     Share("fs.epoll.max_user_watches", 1 << 26),
     Share("fs.file-max", 1 << 26),
     Share("fs.pipe-user-pages-soft", UNLIMITED),
+    Share("kernel.pty.max", 1 << 20),
 )
 
 

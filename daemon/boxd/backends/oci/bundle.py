@@ -153,7 +153,7 @@ MIB = 1024 * 1024
 NOFILE = 65_536
 """Open files per process, unless the host's own limit is lower."""
 TERMINALS = 256
-"""Terminals per box. All boxes and the host's own instances share some thousands."""
+"""Terminals per box. The service raises the kernel's limit for all (`backends.host.shares`)."""
 RUN_SIZE = 64 * MIB
 SHM_SHARE = 2
 """Shared memory files may take 1/SHM_SHARE of the box's memory."""

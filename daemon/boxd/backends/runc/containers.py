@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from boxd.backends.records import Record
 
 START_TIMEOUT = 60.0
+TCP_SHARE = 4
+"""With cgroup v1, data in sockets of TCP may take 1/TCP_SHARE of a box's memory, beside it."""
 NO_USERS = (
     "boxes need user namespaces and mounts that map ids, also of FUSE: use Linux 6.12 or newer "
     "(for Debian 12: linux-image-amd64 of bookworm-backports), or start with --privileged-boxes "
@@ -281,12 +283,12 @@ class Containers:
         paths = self.paths(box_id)
         self.configure(record, by, lxcfs=await self.lxcfs.ready(box_id))
         paths.log.unlink(missing_ok=True)
-        places = ("--bundle", str(paths.bundle), "--pid-file", str(paths.pid))
+        places = ("--bundle", str(paths.bundle), "--pid-file", str(paths.starting))
         if by is None:
             await self._runc(paths, "run", "--detach", *places, box_id)
         else:
             await self._runc(paths, "create", *places, box_id)
-            pid = processes.read_pid(paths.pid)
+            pid = processes.read_pid(paths.starting)
             if pid is None:
                 raise BoxdError("the box does not start: runc wrote no pid")
             await self.connect(record, pid)
@@ -295,7 +297,9 @@ class Containers:
                 inner_containers.hand_over(self.layout, self.names.cgroup(box_id), by.ids)
                 await inner_containers.limit_namespaces(pid)
             await self._runc(paths, "start", box_id)
-        await processes.wait_for_exec(paths.pid)
+        await processes.wait_for_exec(paths.starting)
+        self.protect_host(record)
+        paths.starting.replace(paths.pid)
 
     async def _runc(self, paths: BoxPaths, *arguments: str) -> None:
         logged = ("--log", str(paths.log), "--log-format", "json")
@@ -412,7 +416,19 @@ class Containers:
         await cgroups.remove(self.layout, self.names.cgroup(box_id))
         # Equivalent to `runc delete --force`, but the start of a program would cost more.
         await asyncio.to_thread(trees.remove_tree, self.names.runc_root / box_id)
-        self.paths(box_id).pid.unlink(missing_ok=True)
+        for file in (self.paths(box_id).pid, self.paths(box_id).starting):
+            file.unlink(missing_ok=True)
+
+    def protect_host(self, record: Record) -> None:
+        """Set what runc and CRIU leave open, so that a box cannot use up the memory of the host."""
+        box_id = record.plan.box_id
+        limit = record.plan.mem_mb * bundle.MIB // TCP_SHARE
+        cgroups.limit_tcp(self.layout, self.names.cgroup(box_id), limit)
+        for pid in self.pids(box_id):
+            # The kernel takes what root of the host writes as the minimum, also for new processes.
+            with suppress(FileNotFoundError, ProcessLookupError):
+                file = Path(f"/proc/{pid}/oom_score_adj")
+                file.write_text(str(max(int(file.read_text()), bundle.OOM_SCORE_ADJ)))
 
     def _kill(self, box_id: str) -> None:
         """Send SIGKILL before the thaw, so frozen processes end before they can run."""

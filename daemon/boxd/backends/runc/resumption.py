@@ -216,6 +216,7 @@ class RuncResumption:
         async def check(pid: int) -> None:
             await early.pages  # CRIU has read them meanwhile, and no process has run
             self._containers.require_mounts_of(box_id, pid)
+            self._containers.protect_host(record)
 
         paths = self._containers.paths(box_id)
         steps = Steps(

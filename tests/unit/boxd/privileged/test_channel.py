@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import struct
+import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -42,6 +45,26 @@ async def ends() -> AsyncIterator[tuple[End, End]]:
     yield both
     for end in both:
         end.channel.close()
+
+
+LINGER = struct.pack("ii", 1, 3600)
+
+
+async def test_a_socket_that_wants_to_wait_keeps_no_thread() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    before = threading.active_count()
+    for _ in range(20):
+        sock = socket.create_connection(listener.getsockname())
+        peer, _ = listener.accept()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER)
+        sock.setblocking(False)
+        with suppress(BlockingIOError):
+            while sock.send(bytes(1 << 20)):
+                pass
+        channel.close_received([sock.detach()])
+        await until(lambda: threading.active_count() == before)
+        peer.close()
+    listener.close()
 
 
 def descriptors() -> int:

@@ -57,6 +57,39 @@ print(seen)
 HERE, THERE = "0100007F:1F90", "0100007F:C350"
 
 
+CHROOTED = """
+import os, sys
+os.chroot(sys.argv[1])
+print("there", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_no_link_of_a_box_is_followed_on_the_host(tmp_path: Path) -> None:
+    """Its first process can change its root, and so what /proc/PID/root/dev is."""
+    (tmp_path / "dev").mkdir()
+    queues = tmp_path / "dev" / "mqueue"
+    command = [sys.executable, "-c", CHROOTED, str(tmp_path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"there\n"
+        first = {process.pid: Process("init", 1, 0, frozenset({"0"}))}
+        queues.mkdir()
+        assert obstacles._queued(first) == ""
+        (queues / "one").touch()
+        assert "POSIX message queue" in obstacles._queued(first)
+        (queues / "one").unlink()
+        queues.rmdir()
+        queues.symlink_to("/usr/bin")
+        assert obstacles._queued(first) == ""
+        queues.unlink()
+        (tmp_path / "dev").rmdir()
+        (tmp_path / "dev").symlink_to("/dev")
+        assert obstacles._queued(first) == ""
+        process.kill()
+
+
 def test_a_process_by_what_the_box_sees_of_it() -> None:
     process = obstacles.parse_process(STATUS)
     assert process == Process("str\\nace", 41, 4700, frozenset({"0", "1000"}))

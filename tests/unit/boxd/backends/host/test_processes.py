@@ -86,7 +86,9 @@ async def test_what_does_not_run_has_ended(tmp_path: Path) -> None:
     processes.kill([2**22 - 1])
 
 
-@pytest.fixture(params=[b"\xff", b"\xc2\x85) Z 1", b"a\x0cState:\tT", b"a\rNoNewPrivs:\t1"])
+@pytest.fixture(
+    params=[b"runc:[2:INIT]", b"\xff", b"\xc2\x85) Z 1", b"a\x0cState:\tT", b"a\rNoNewPrivs:\t1"]
+)
 def named(request: pytest.FixtureRequest) -> Iterator[int]:
     """The pid of a process that has given itself a name of these bytes."""
     command = [sys.executable, "-c", NAMER, request.param.hex()]
