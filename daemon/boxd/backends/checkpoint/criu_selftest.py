@@ -189,10 +189,7 @@ class _SelfTest:
                 tools,
                 BOX,
                 self._paths,
-                self._images,
-                self._work / "mark",
-                cgroup=self._cgroup,
-                drive=None,
+                dump_restore.Saved(self._images, self._work / "mark", self._cgroup, None),
                 steps=Steps(
                     check=self._check_mounts,
                     connect=None if self._by is None else self._connect,

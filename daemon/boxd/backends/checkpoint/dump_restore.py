@@ -107,36 +107,45 @@ async def dump(
         raise Conflict(f"CRIU cannot dump its processes: {words}")
 
 
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A saved box: the directory of its images, their mark, its cgroup, and a mount for its /wrk.
+
+    `drive` must be given if, and only if, /wrk was mounted at the dump.
+    """
+
+    images: Path
+    mark: Path
+    cgroup: str
+    drive: Path | None
+
+
 async def restore(
-    tools: Tools,
-    box_id: str,
-    paths: BoxPaths,
-    images: Path,
-    mark: Path,
-    *,
-    cgroup: str,
-    drive: Path | None,
-    steps: Steps,
+    tools: Tools, box_id: str, paths: BoxPaths, saved: Saved, *, steps: Steps
 ) -> None:
-    """Restore a box from a directory. The box runs when this returns.
+    """Restore a box. The box runs when this returns.
 
     `steps` are done before any process of the box runs. If one raises BoxdError, no process ever
     runs.
 
-    The file `mark` is on the disk before a process runs; without it, none has run. runc must not
-    know the box. After a failure, processes of the box may exist. `cgroup` is the box's cgroup.
+    The mark is on the disk before a process runs; without it, none has run. runc must not know the
+    box. After a failure, processes of the box may exist.
 
     Raises RestoreRefused if a step rejects the box, RestoreFailed if the restore fails, and
     Unavailable if the host is short of a resource. After Unavailable, no process exists.
     """
     text = criu_config.for_restore(
-        drive, tools.masks, cgroup=cgroup, images=images, work=paths.criu_work
+        saved.drive,
+        tools.masks,
+        cgroup=saved.cgroup,
+        images=saved.images,
+        work=paths.criu_work,
     )
     write(paths.criu_config, text)
     paths.pid.unlink(missing_ok=True)
     arguments = criu_config.restore(
         box_id,
-        images,
+        saved.images,
         paths.criu_work,
         bundle=paths.bundle,
         pid_file=paths.pid,
@@ -144,7 +153,7 @@ async def restore(
     )
     for last in (False, True):
         gate = Gate(paths.relay, steps)
-        program = gate.program(tools.criu, mark, tools.cgroups)
+        program = gate.program(tools.criu, saved.mark, tools.cgroups)
         async with gate.opened():
             status = await _runc(tools, paths, program, *arguments, timeout=RESTORE_TIMEOUT)
         if gate.refusal is not None:
@@ -153,7 +162,7 @@ async def restore(
             return
         words = _words(paths, criu_config.RESTORE_LOG)
         if status == 0 or _NOT_BEGUN not in words:
-            raise _failure(paths, mark, words)
+            raise _failure(paths, saved.mark, words)
         if last:
             raise Unavailable(_cannot_begin(words))
         await asyncio.sleep(PAUSE)

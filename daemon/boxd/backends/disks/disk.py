@@ -22,6 +22,7 @@ import ctypes
 import errno
 import os
 import stat
+import subprocess
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING, ClassVar, ParamSpec, TypeVar
 
 from boxd.backends.host.mounts import unmount_everywhere
 from boxd.backends.host.overlays import LayerOfAnother, mount_overlay, require_unused
+from boxd.backends.host.run import ENVIRONMENT
 from boxd.backends.host.trees import copy_tree, remove_attribute, remove_tree
 from boxd.cancellation import ended
 from boxd.errors import DiskFull, NotFound
@@ -502,6 +504,19 @@ def _sync(directory: Path) -> None:
 
 
 def _allocated(directory: Path) -> int:
+    """Return the bytes that a tree takes on the disk. The tree may change meanwhile."""
+    try:
+        return _sum_of(directory)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+    # A tree deeper than any path. `du` walks from directory to directory, which takes longer.
+    command = ("du", "--summarize", "--block-size=1", "--", str(directory))
+    done = subprocess.run(command, env=ENVIRONMENT, stdout=subprocess.PIPE, check=False)
+    return int(done.stdout.split()[0])
+
+
+def _sum_of(directory: Path) -> int:
     total = 0
     stack = [directory]
     while stack:

@@ -219,6 +219,12 @@ class RuncResumption:
             self._containers.protect_host(record)
 
         paths = self._containers.paths(box_id)
+        saved = dump_restore.Saved(
+            image_rewrite.place(place),
+            memory_image.mark(place),
+            self._containers.names.cgroup(box_id),
+            drive,
+        )
         steps = Steps(
             check=check,
             connect=None if by is None else partial(self._connect, record, state, by.ids),
@@ -228,16 +234,7 @@ class RuncResumption:
                 await (early.images or self._adapt(record, by))
                 if drive is not None:
                     await image_rewrite.fit_drive(place, root, drive, by)
-                await dump_restore.restore(
-                    tools,
-                    box_id,
-                    paths,
-                    image_rewrite.place(place),
-                    memory_image.mark(place),
-                    cgroup=self._containers.names.cgroup(box_id),
-                    drive=drive,
-                    steps=steps,
-                )
+                await dump_restore.restore(tools, box_id, paths, saved, steps=steps)
             except RestoreFailed as failure:
                 await self._containers.forget(box_id)
                 await early.pages  # damaged pages are a better reason than CRIU's words

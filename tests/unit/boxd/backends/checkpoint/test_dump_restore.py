@@ -66,11 +66,8 @@ def tools(tmp_path: Path, log: str) -> dump_restore.Tools:
 
 async def restore(found: dump_restore.Tools, paths: BoxPaths, mark: Path) -> None:
     """A restore that no check refuses."""
-    images = paths.directory.parent
-    steps = Steps(lambda _: asyncio.sleep(0))
-    await dump_restore.restore(
-        found, "b", paths, images, mark, cgroup="/i/b", drive=None, steps=steps
-    )
+    saved = dump_restore.Saved(paths.directory.parent, mark, "/i/b", None)
+    await dump_restore.restore(found, "b", paths, saved, steps=Steps(lambda _: asyncio.sleep(0)))
 
 
 @pytest.mark.parametrize(

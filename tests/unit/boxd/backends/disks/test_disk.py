@@ -13,6 +13,7 @@ import pytest
 
 from boxd.backends.disks import disk
 from boxd.backends.disks.image_size import ImageSize
+from boxd.backends.host import trees
 from boxd.backends.host.names import BoxPaths
 from boxd.errors import DiskFull, Unavailable
 
@@ -57,6 +58,24 @@ def test_a_directory_in_the_files_place_stays(tmp_path: Path) -> None:
     (tmp_path / "etc/hosts").mkdir(parents=True)
     assert not disk.write_beneath(tmp_path, "hosts", "a\n")
     assert [p.name for p in (tmp_path / "etc").iterdir()] == ["hosts"]
+
+
+def test_the_size_of_a_tree_that_is_deeper_than_any_path(tmp_path: Path) -> None:
+    top = tmp_path / "top"
+    top.mkdir()
+    (top / "file").write_bytes(bytes(100_000))
+    flat = disk._allocated(top)
+    assert flat >= 100_000
+    here = os.open(top, os.O_DIRECTORY)
+    for _ in range(100):
+        os.mkdir("d" * 100, dir_fd=here)
+        below = os.open("d" * 100, os.O_DIRECTORY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+    assert disk._allocated(top) >= flat + 100 * 4096
+    trees.remove_tree(top)
+    assert disk._allocated(top) == 0
 
 
 async def test_a_disk_without_an_image_says_why(tmp_path: Path) -> None:
