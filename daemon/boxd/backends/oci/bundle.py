@@ -21,6 +21,9 @@ The seccomp profile is `seccomp.json`, an allow-list. These refusals are deliber
   ENOSYS; all as on kernels without them. CRIU does not restore directory notifications, memory that
   is never writable and executable, system call dispatch, core scheduling and the LDT. The kernel
   does not show these to the host.
+- `pkey_alloc` returns ENOSPC. `arch_prctl` rejects ARCH_SET_CPUID, and `prctl`
+  PR_SET_SPECULATION_CTRL, with ENODEV; all as on processors without them. CRIU restores neither
+  protection keys of memory, nor traps of CPUID, nor the mitigations of one process.
 - 32-bit programs have the same list, without `socketcall` (ENOSYS), which hides the socket family.
 
 A box that mounts its drive itself (`fuse`) also gets /dev/fuse, CAP_SYS_ADMIN and the system calls

@@ -65,12 +65,14 @@ LOST = {
     "unix_urgent_data": "the byte is there, its mark is not",
 }
 """Known gaps (docs/reference/known-gaps.md), with the reason."""
-EPERM, EINVAL, ENOSYS, NO_FAMILY, NO_PROTOCOL, READ_ONLY = map(
+EPERM, EINVAL, ENOSYS, NO_DEVICE, NO_SPACE, NO_FAMILY, NO_PROTOCOL, READ_ONLY = map(
     os.strerror,
     (
         errno.EPERM,
         errno.EINVAL,
         errno.ENOSYS,
+        errno.ENODEV,
+        errno.ENOSPC,
         errno.EAFNOSUPPORT,
         errno.EPROTONOSUPPORT,
         errno.EROFS,
@@ -85,10 +87,12 @@ NOT_IN_A_BOX = {
     "directory_notification": EINVAL,
     "host_name_namespace": EPERM,
     "input_output_ring": ENOSYS,
+    "instruction_cpuid_that_traps": NO_DEVICE,
     "ipc_namespace": EPERM,
     "kernel_program": EPERM,
     "key_ring": EPERM,
     "memory_policy": EPERM,
+    "memory_with_a_protection_key": NO_SPACE,
     "memory_that_is_never_writable_and_executable": EINVAL,
     "mount_namespace": EPERM,
     "mount_of_its_own": EPERM,
@@ -106,6 +110,7 @@ NOT_IN_A_BOX = {
     "segment_descriptor_table": ENOSYS,
     "session_key_ring": EPERM,
     "socket_of_the_hypervisor": NO_FAMILY,
+    "speculation_control": NO_DEVICE,
     "strict_system_call_filter": EINVAL,
     "system_calls_that_user_space_dispatches": EINVAL,
     "system_wide_file_notification": EPERM,
@@ -114,17 +119,14 @@ NOT_IN_A_BOX = {
 }
 """What no program of a box can have, and the error that it gets."""
 NOT_EVERYWHERE = {
-    "instruction_cpuid_that_traps",
     "mapping_of_huge_pages",
     "memory_file_of_huge_pages",
-    "memory_with_a_protection_key",
     "name_of_memory",
     "pages_that_guard",
     "process_that_may_trace",
     "restartable_sequences",
     "sealed_mapping",
     "secret_memory_file",
-    "speculation_control",
 }
 """What some kernels and processors lack. Where a program begins, it is kept or refused."""
 

@@ -253,6 +253,7 @@ class TestSeccomp:
             for name in rule["names"]
         }
         assert told["clone3"] == told["io_uring_setup"] == told["socketcall"] == 38
+        assert told["pkey_alloc"] == 28
         assert told["landlock_create_ruleset"] == told["landlock_restrict_self"] == 38
 
 
