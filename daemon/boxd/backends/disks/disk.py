@@ -512,8 +512,8 @@ def _allocated(directory: Path) -> int:
             raise
     # A tree deeper than any path. `du` walks from directory to directory, which takes longer.
     command = ("du", "--summarize", "--block-size=1", "--", str(directory))
-    done = subprocess.run(command, env=ENVIRONMENT, stdout=subprocess.PIPE, check=False)
-    return int(done.stdout.split()[0])
+    answer = subprocess.run(command, env=ENVIRONMENT, stdout=subprocess.PIPE, check=False)
+    return int(answer.stdout.split()[0])
 
 
 def _sum_of(directory: Path) -> int:
