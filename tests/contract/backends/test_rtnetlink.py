@@ -6,6 +6,8 @@ import errno
 import json
 import os
 import secrets
+import subprocess
+import sys
 from ipaddress import IPv4Address, IPv4Interface
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +33,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LINK = f"t{secrets.token_hex(4)}"
+SHARING_HOST = """
+mount -t tmpfs -o mode=755 run /run
+mount --make-rshared /run
+mkdir /run/netns
+{first}
+exec "$PYTHON" -c "$WORDS"
+"""
+REMOVAL = """
+import subprocess
+from threading import Thread
+from boxd.backends.network import rtnetlink
+
+one = Thread(target=rtnetlink.make_namespace, args=["one"])
+one.start()
+one.join()
+subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+rtnetlink.remove_namespace("one")
+print([place.name for place in rtnetlink.NAMES.iterdir() if place.name != "other"])
+"""
 CHOSEN = 3
 """NET_ADDR_SET: udev replaces the addresses that the kernel chooses at random, but not these."""
 OWN = 2
@@ -92,6 +113,18 @@ async def test_udev_keeps_the_hardware_address(name: str) -> None:
     link = Path("/sys/class/net", LINK)
     assert int((link / "addr_assign_type").read_text()) == CHOSEN
     assert int((link / "address").read_text()[:2], 16) & 3 == OWN
+
+
+@pytest.mark.parametrize("first", ["true", "ip netns add other"])
+def test_a_name_can_be_removed_after_the_host_has_stopped_to_share_mounts(first: str) -> None:
+    done = subprocess.run(
+        ["unshare", "--mount", "--net", "bash", "-euc", SHARING_HOST.format(first=first)],
+        env={**os.environ, "PYTHON": sys.executable, "WORDS": REMOVAL},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
 
 
 async def test_only_the_thread_that_made_it_was_in_the_namespace(name: str) -> None:

@@ -14,11 +14,13 @@ import errno
 import os
 import socket
 import struct
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from boxd.backends.host.run import ENVIRONMENT
 from boxd.cancellation import ended
 from boxd.errors import BoxdError
 
@@ -32,7 +34,7 @@ LOOPBACK = "lo"
 TIMEOUT = 10.0
 _OWN = Path("/proc/thread-self/ns/net")
 _NEWNET = 0x40000000
-_SHARED, _REC, _BIND, _DETACH = 1 << 20, 1 << 14, 1 << 12, 2
+_SHARED, _PRIVATE, _REC, _BIND, _DETACH = 1 << 20, 1 << 18, 1 << 14, 1 << 12, 2
 _ANSWER_SIZE = 1 << 16
 _REQUEST, _ACKNOWLEDGE, _REPLACE, _EXCLUSIVE, _CREATE = 1, 4, 0x100, 0x200, 0x400
 _NEW_LINK, _DELETE_LINK, _GET_LINK = 16, 17, 18
@@ -242,7 +244,24 @@ def remove_namespace(name: str) -> None:
         return
     if _libc.umount2(os.fsencode(place), _DETACH) != 0 and ctypes.get_errno() != errno.EINVAL:
         raise LinkFailed(f"removing namespace {name}", ctypes.get_errno())
-    place.unlink(missing_ok=True)
+    try:
+        place.unlink(missing_ok=True)
+    except OSError as error:
+        if error.errno != errno.EBUSY or not _remove_hidden(place):
+            raise LinkFailed(f"removing namespace {name}", error.errno or errno.EIO) from error
+
+
+def _remove_hidden(place: Path) -> bool:
+    """Remove a name with a second mount below the mount of NAMES. Return whether it is gone.
+
+    `ip` lets NAMES follow a shared /run, so each name is mounted twice. After `mount --make-private
+    NAMES`, the second mount stays, out of reach, and the file cannot be removed. It can be removed
+    from another mount namespace, where nothing is mounted on it.
+    """
+    script = 'umount -l "$1"; umount "$2"; rm "$2"'
+    alone = ("unshare", "--mount", "--propagation", "private", "sh", "-ec", script, "sh")
+    subprocess.run([*alone, NAMES, place], env=ENVIRONMENT, capture_output=True, check=False)
+    return not place.exists()
 
 
 def _share_names() -> None:
@@ -254,6 +273,7 @@ def _share_names() -> None:
         if error.number != errno.EINVAL:
             raise
         _mount(NAMES, NAMES, _BIND | _REC)
+        _mount(None, NAMES, _PRIVATE | _REC)  # else names would also be mounted in a shared /run
         _mount(None, NAMES, _SHARED | _REC)
 
 
