@@ -48,7 +48,7 @@ class Sandbox:
     user: int
     calls: str
     readable: tuple[Path, ...] = ()
-    """Paths besides those of every sandbox; missing paths are left out."""
+    """Paths besides those of every sandbox; missing paths and links to them are left out."""
     writable: tuple[Path, ...] = ()
     """Directories of this process."""
     group: int | None = None
@@ -62,7 +62,7 @@ class Sandbox:
         return {
             "user": self.user,
             "group": self.user if self.group is None else self.group,
-            "readable": sorted({path for path in readable if os.path.lexists(path)}),
+            "readable": sorted({path for path in readable if os.path.exists(path)}),
             "writable": [str(path) for path in self.writable],
             "network": self.network,
             "filter": base64.b64encode(calls.program(self.calls)).decode(),

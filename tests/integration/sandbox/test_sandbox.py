@@ -183,3 +183,11 @@ def test_threads_and_programs_work() -> None:
         "subprocess.run(['/bin/echo', 'program'], check=True)\n"
     )
     assert python(Sandbox(USER, "mount"), code).split() == ["thread", "program"]
+
+
+def test_a_link_to_nothing_is_left_out(tmp_path: Path) -> None:
+    """/etc/resolv.conf is one, as long as systemd-resolved does not run."""
+    link = tmp_path / "resolv.conf"
+    link.symlink_to(tmp_path / "missing")
+    done = run(Sandbox(USER, "mount", (link,)), ["true"])
+    assert done.returncode == 0, done.stderr
