@@ -44,15 +44,22 @@ _DAMAGES = (DamagedImage, MemoryLost, RestoreRefused)
 class _Early:
     """Work that runs while the root and the drive of a box are being mounted.
 
-    `pages` compares the pages with their sums. `images` adapts the images for the first attempt.
+    `images` adapts the images for the first attempt. `pages` compares the pages with their sums,
+    from the start of runc on: before, it would take the processor from the steps until then.
     """
 
-    pages: asyncio.Task[None]
     images: asyncio.Task[None] | None = None
+    pages: asyncio.Task[None] | None = None
+
+    def compare(self, place: Path) -> asyncio.Task[None]:
+        """Return the comparison of the pages; start it if needed."""
+        if self.pages is None:
+            self.pages = asyncio.create_task(asyncio.to_thread(memory_image.check_pages, place))
+        return self.pages
 
     async def ended(self) -> None:
         """Wait until no thread works on the files any more."""
-        tasks = [self.pages] if self.images is None else [self.pages, self.images]
+        tasks = [task for task in (self.images, self.pages) if task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
@@ -136,7 +143,7 @@ class RuncResumption:
         box_id = record.plan.box_id
         place = self._memory.place(record)
         names = self._containers.names
-        early = _Early(asyncio.create_task(asyncio.to_thread(memory_image.check_pages, place)))
+        early = _Early()
         try:
             await self._containers.forget(box_id)
             by = await self._id_map(record, state)
@@ -214,7 +221,7 @@ class RuncResumption:
         place, root = self._memory.place(record), self._memory.root(record)
 
         async def check(pid: int) -> None:
-            await early.pages  # CRIU has read them meanwhile, and no process has run
+            await early.compare(place)  # CRIU has read them meanwhile, and no process has run
             self._containers.require_mounts_of(box_id, pid)
             self._containers.protect_host(record)
 
@@ -234,10 +241,11 @@ class RuncResumption:
                 await (early.images or self._adapt(record, by))
                 if drive is not None:
                     await image_rewrite.fit_drive(place, root, drive, by)
+                early.compare(place)
                 await dump_restore.restore(tools, box_id, paths, saved, steps=steps)
             except RestoreFailed as failure:
                 await self._containers.forget(box_id)
-                await early.pages  # damaged pages are a better reason than CRIU's words
+                await early.compare(place)  # damaged pages are a better reason than CRIU's words
                 if not attempts_left or not failure.repeatable:
                     raise
             else:
