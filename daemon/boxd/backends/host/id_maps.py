@@ -190,6 +190,11 @@ def unbind_all(directory: Path) -> None:
         directory.rmdir()
 
 
+def mapped_name(number: int) -> str:
+    """Return the name of the path that `mapped` yields for a source of this number."""
+    return f"mapped-{number}"
+
+
 @contextmanager
 def mapped(by: IdMap, sources: tuple[Path, ...], beside: Path) -> Iterator[list[Path]]:
     """Yield other paths of directories, at which they have the ids of a range.
@@ -199,7 +204,7 @@ def mapped(by: IdMap, sources: tuple[Path, ...], beside: Path) -> Iterator[list[
     with ExitStack() as stack:
         targets = []
         for number, source in enumerate(sources):
-            target = beside / f"mapped-{number}"
+            target = beside / mapped_name(number)
             stack.callback(unbind, target)
             bind(source, target, by)
             targets.append(target)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from boxd.backends.host.id_maps import acting_as, mapped
+from boxd.backends.host.id_maps import acting_as, mapped, mapped_name
 from boxd.backends.host.mounts import (
     NODEV,
     is_mounted,
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from boxd.backends.host.id_maps import IdMap
 
 _PROC = Path("/proc")
+_UPPER = "upperdir="
+_LAYER = 1
+"""The place of the layer among the sources of an overlay."""
 _libc = ctypes.CDLL(None, use_errno=True)
 _log = logging.getLogger(__name__)
 _OVERLAY_OPTIONS = "index=on,nfs_export=on,metacopy=off,redirect_dir=off,xino=on"
@@ -162,8 +165,18 @@ def _places_of_layer(mounted: list[list[str]], upper: Path) -> list[str]:
     return [
         unescape(row[4])
         for row in mounted
-        if f"upperdir={upper}" in map(unescape, row[-1].split(","))
+        for option in map(unescape, row[-1].split(","))
+        if option.startswith(_UPPER) and _is_layer(Path(option.removeprefix(_UPPER)), upper)
     ]
+
+
+def _is_layer(path: Path, upper: Path) -> bool:
+    """Return whether an overlay names a layer, by its own path or by that of a mount with ids.
+
+    Both are below a directory with the name of the box.
+    """
+    is_mapped = path.parent.name == mapped_name(_LAYER) and path.name == upper.name
+    return path == upper or (is_mapped and path.parents[1].name == upper.parents[1].name)
 
 
 def _uses_unmounted_overlay(process: Path, mount_ids: set[str]) -> bool:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.backends.host import mounts, overlays
+from boxd.backends.host import id_maps, mounts, overlays
+from boxd.backends.host.id_ranges import IdRange
 from boxd.errors import RootHeld
+from boxd.sandbox.id_claims import FIRST
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -116,6 +118,26 @@ async def test_a_layer_that_is_mounted_elsewhere_too_is_named_with_its_place(
             await overlays.mount_overlay(other, image, layer)
     finally:
         mounts.unmount_everywhere(root)
+
+
+async def test_a_layer_that_is_mounted_with_own_ids_is_named_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, assert_logs: AssertLogs
+) -> None:
+    """The mount names another path of the layer, which exists only while it is being mounted."""
+    monkeypatch.setattr(overlays, "_BUSY_TIMEOUT", 0)
+    root, image, layer = _directories(tmp_path / "id")
+    other = tmp_path / "mounts" / "id" / "root"
+    by = id_maps.pin(IdRange(FIRST), tmp_path / "users" / "0")
+    try:
+        await overlays.mount_overlay(other, image, layer, by)
+        with (
+            assert_logs(rf"is still used by process \d+ \(.+\) at {other}"),
+            pytest.raises(RootHeld, match="stopped, but cannot start yet"),
+        ):
+            await overlays.require_unused(root, image, layer)
+    finally:
+        mounts.unmount_everywhere(other)
+        id_maps.unpin(by.namespace)
 
 
 async def test_paths_with_separators_can_be_mounted(tmp_path: Path) -> None:
