@@ -190,8 +190,8 @@ def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
 def close_received(descriptors: Sequence[int]) -> None:
     """Close descriptors of a process that may be hostile.
 
-    The end of a socket waits as long as its sender has decided (SO_LINGER). So the socket is told
-    not to wait, and a thread closes it, because the sender may change that at the last moment.
+    A sender can let the close of a socket wait (SO_LINGER). So this switches the option off. A
+    thread closes the socket, because the sender may switch it on again before the close.
     """
     for descriptor in descriptors:
         if stat.S_ISSOCK(os.fstat(descriptor).st_mode):

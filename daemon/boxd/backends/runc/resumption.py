@@ -42,10 +42,11 @@ _DAMAGES = (DamagedImage, MemoryLost, RestoreRefused)
 
 @dataclass(slots=True)
 class _Early:
-    """Work that runs while the root and the drive of a box are being mounted.
+    """Work in threads beside the other steps of a resume.
 
-    `images` adapts the images for the first attempt. `pages` compares the pages with their sums,
-    from the start of runc on: before, it would take the processor from the steps until then.
+    `images` adapts the images for the first attempt while the root and the drive are mounted.
+    `pages` compares the pages with their sums while runc works: an earlier start would take the
+    processor from the steps before runc.
     """
 
     images: asyncio.Task[None] | None = None
@@ -58,7 +59,7 @@ class _Early:
         return self.pages
 
     async def ended(self) -> None:
-        """Wait until no thread works on the files any more."""
+        """Wait until the threads no longer use the files."""
         tasks = [task for task in (self.images, self.pages) if task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
 
