@@ -472,6 +472,7 @@ PLUMBING: dict[str, str] = {
     "directory.view": "is a part of other verbs",
     "directory.visible": "is a part of other verbs",
     "drives.open_for": "serves the agent of a box",
+    "idempotent.once": "is a part of the creations of HTTP",
     "keys.principal_of_key": "is authentication",
     "keys.revoke": "is a part of other verbs",
     "output.room": "limits the output that the service buffers",
