@@ -106,7 +106,13 @@ VERBS: tuple[Verb, ...] = (
     Verb(
         method="boxes.attach",
         about="run commands in a box, open its terminal, read and write its files",
-        http=("POST /v1/exec/{spec...}", "GET /v1/boxes/{box}/term"),
+        http=(
+            "POST /v1/exec/{spec...}",
+            "GET /v1/boxes/{box}/term",
+            "GET /v1/boxes/{ref}/files/{path...}",
+            "PUT /v1/boxes/{ref}/files/{path...}",
+            "DELETE /v1/boxes/{ref}/files/{path...}",
+        ),
         mcp=("box_exec", "box_read", "box_write"),
         missing=(("ssh", "the box itself is an SSH user: `ssh NAME@HOST`, scp, sftp, -L"),),
     ),
