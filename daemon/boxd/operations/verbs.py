@@ -117,6 +117,13 @@ VERBS: tuple[Verb, ...] = (
         missing=(("ssh", "the box itself is an SSH user: `ssh NAME@HOST`, scp, sftp, -L"),),
     ),
     Verb(
+        method="ports.list_ports",
+        about="list the ports on which programs in a box listen",
+        ssh=("ports",),
+        http=("GET /v1/boxes/{ref}/ports",),
+        mcp=("box_ports",),
+    ),
+    Verb(
         method="snapshots.create_snapshot",
         about="save the state of a box",
         ssh=("snapshot create",),

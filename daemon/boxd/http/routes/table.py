@@ -33,7 +33,7 @@ from boxd.http.routes.account import (
     secrets,
     workspaces,
 )
-from boxd.http.routes.boxes import boxes, files, power, shares, snapshots
+from boxd.http.routes.boxes import boxes, files, ports, power, shares, snapshots
 from boxd.http.routes.route import StreamRoute
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ JSON_ROUTES = (
     *health.ROUTES,
     *boxes.ROUTES,
     *power.ROUTES,
+    *ports.ROUTES,
     *snapshots.ROUTES,
     *shares.ROUTES,
     *figures.ROUTES,
