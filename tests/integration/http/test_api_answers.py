@@ -35,6 +35,7 @@ def target(route: Route) -> str:
     path = route.path.replace("...", "")
     names = {"{box}": "web", "{ref}": "web", "{spec}": "web", "{port}": "80", "{canvas}": "x"}
     names |= {"{path}": "x", "{name}": "x", "{number}": "1"}
+    names["{command}"] = "0123456789abcdef"
     for name, value in names.items():
         path = path.replace(name, value)
     assert "{" not in path, path

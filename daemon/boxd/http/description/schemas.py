@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from box_guest.shared.command_messages import MAX_TIMEOUT_S as MAX_BACKGROUND_S
+from box_guest.shared.command_messages import SIGNALS
 from boxd.boxes.commands.exec import MAX_TIMEOUT_S
 from boxd.http.description.operation import NAME, Json, array, ref
 from boxd.model.box import BoxState
@@ -88,6 +90,18 @@ _BOX: dict[str, Json] = {
     "usage": _described(_or_null(ref("Usage")), "The last measurement; null: none yet."),
 }
 
+COMMAND_ID = "^[0-9a-f]{16}$"
+"""Pattern of the ids of background commands."""
+_CMD = _described(
+    {"type": "string", "minLength": 1}, "The command; the login shell of the box runs it."
+)
+_ENV: Json = {
+    "type": "object",
+    "propertyNames": {"pattern": "^[A-Za-z_][A-Za-z0-9_]*$"},
+    "additionalProperties": TEXT,
+    "maxProperties": 256,
+}
+
 SCHEMAS: dict[str, Json] = {
     "Error": _object(
         "The body of every error: what happened, to what, and what to do next.",
@@ -149,16 +163,8 @@ SCHEMAS: dict[str, Json] = {
     "ExecHeader": _object(
         "The first line of an exec body.",
         {
-            "cmd": _described(
-                {"type": "string", "minLength": 1},
-                "The command; the login shell of the box runs it.",
-            ),
-            "env": {
-                "type": "object",
-                "propertyNames": {"pattern": "^[A-Za-z_][A-Za-z0-9_]*$"},
-                "additionalProperties": TEXT,
-                "maxProperties": 256,
-            },
+            "cmd": _CMD,
+            "env": _ENV,
             "timeout_s": {
                 "type": "integer",
                 "minimum": 1,
@@ -186,6 +192,85 @@ SCHEMAS: dict[str, Json] = {
         "The result of a command. `exit_code` is 124 after a timeout, and 128 plus the signal"
         " number after a signal.",
         {"exit_code": COUNT, "stdout": BASE64, "stderr": BASE64, "duration_ms": COUNT},
+    ),
+    "NewCommand": _object(
+        "A background command to start.",
+        {
+            "cmd": _CMD,
+            "env": _ENV,
+            "timeout_s": _described(
+                {"type": "integer", "minimum": 1, "maximum": MAX_BACKGROUND_S},
+                "Seconds after which the service ends the command; without it, never.",
+            ),
+            "stdin": _described(
+                {"type": "boolean", "default": False}, "Its input stays open for later writes."
+            ),
+            "keep_awake": _described(
+                {"type": "boolean", "default": True},
+                "The box is not suspended automatically while the command runs.",
+            ),
+        },
+        "env",
+        "timeout_s",
+        "stdin",
+        "keep_awake",
+    ),
+    "Command": _object(
+        "A background command. Its box stores the last 16 MiB of its output.",
+        {
+            "id": {"type": "string", "pattern": COMMAND_ID},
+            "box": {"type": "string", "pattern": "^[0-9a-f]{32}$"},
+            "cmd": _described(TEXT, "The first 1000 characters of the command."),
+            "state": {"type": "string", "enum": ["running", "exited"]},
+            "exit_code": _described(
+                _or_null(COUNT),
+                "124 after the timeout, and 128 plus the signal number after a signal; null: it"
+                " runs.",
+            ),
+            "signal": _described(_or_null(TEXT), "The signal that ended the command, without SIG."),
+            "pid": _described(COUNT, "The process id in the box."),
+            "started": TIME,
+            "ended": _or_null(TIME),
+            "output_bytes": _described(COUNT, "All bytes of output, of both streams."),
+            "dropped_bytes": _described(COUNT, "The oldest bytes, which are no longer stored."),
+            "stdin_open": {"type": "boolean"},
+            "keep_awake": {"type": "boolean"},
+            "timeout_s": _or_null(COUNT),
+        },
+    ),
+    "CommandOutput": _object(
+        "Stored output of a background command. `next_offset` is the offset after it.",
+        {
+            "stdout": BASE64,
+            "stderr": BASE64,
+            "next_offset": COUNT,
+            "dropped_bytes": _described(
+                COUNT, "Bytes between the requested offset and this output that are not stored."
+            ),
+            "state": {"type": "string", "enum": ["running", "exited"]},
+            "exit_code": _or_null(COUNT),
+        },
+    ),
+    "CommandEvent": _object(
+        "One event of an output stream. `stdout` and `stderr` carry base64; `dropped` carries the"
+        " JSON `{bytes}`. The `id` is the offset after the event. The last event is `exit` with the"
+        " JSON `{code}`, or `failed` with `{error}` if the stream ends before the command.",
+        {
+            "event": {"type": "string", "enum": ["stdout", "stderr", "dropped", "exit", "failed"]},
+            "data": TEXT,
+            "id": TEXT,
+        },
+        "id",
+    ),
+    "Signal": _object("A signal to send.", {"signal": {"type": "string", "enum": list(SIGNALS)}}),
+    "FileEvent": _object(
+        "One event of a file watch. `change` carries the JSON `{path, kind, is_dir}`, and `from`,"
+        " the former path, if the kind is `moved`. `overflow` says that changes were lost. The last"
+        " event is `end` with the JSON `{reason}`, or `failed` with `{error}`.",
+        {
+            "event": {"type": "string", "enum": ["change", "overflow", "end", "failed"]},
+            "data": TEXT,
+        },
     ),
     "Entry": _object(
         "A directory entry. If the name is not UTF-8, `name` contains U+FFFD, and `encoded_name`"

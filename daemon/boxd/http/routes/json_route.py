@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
+
+from boxd.errors import BadRequest, TooLarge
 from boxd.http.requests.auth import authenticate
+from boxd.http.requests.body import IDLE_S, Body, ClientGone
 from boxd.http.requests.headers import path_text, query_flag, query_values, query_workspace
 from boxd.http.routes.route import Route, matches
 
@@ -22,6 +26,10 @@ if TYPE_CHECKING:
     from boxd.principal import Principal
 
     Handler: TypeAlias = "Callable[[JsonRequest], Awaitable[Response]]"
+
+MAX_BODY = 1 << 20
+"""Maximum size of a JSON body, in bytes."""
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +59,13 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class JsonRequest:
-    """One request to a JSON route. JSON routes read no body."""
+    """One request to a JSON route."""
 
     scope: Scope
     services: Services
     path: str
     """The template of the route that matched."""
+    receive: Receive
 
     async def caller(self) -> Caller:
         """Authenticate the request and return its caller.
@@ -83,6 +92,16 @@ class JsonRequest:
         """
         return query_flag(self.scope["query_string"], name, default=False)
 
+    async def body(self, form: type[T]) -> T:
+        """Return the JSON body as a structure. Raises BadRequest, TooLarge and ClientGone."""
+        text = await Body(self.receive, idle=IDLE_S).whole(MAX_BODY)
+        if text is None:
+            raise TooLarge(f"the body is longer than {MAX_BODY} bytes")
+        try:
+            return msgspec.json.decode(text, type=form)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise BadRequest(f"the body is not the JSON object that is expected: {error}") from None
+
 
 @dataclass(frozen=True, slots=True)
 class JsonRoute:
@@ -104,7 +123,10 @@ class JsonRoute:
 
     async def serve(self, scope: Scope, receive: Receive, send: Send, services: Services) -> None:
         """Answer one request. Exceptions of the handler pass to the caller."""
-        response = await self.handler(JsonRequest(scope, services, self.path))
+        try:
+            response = await self.handler(JsonRequest(scope, services, self.path, receive))
+        except ClientGone:
+            return
         await response(scope, receive, send)
 
 

@@ -12,8 +12,10 @@ from boxd.http.middleware.cors import Origins
 from boxd.http.middleware.hosts import ServedHosts
 from boxd.http.proxy import proxy
 from boxd.http.routes import (
+    background,
     boxes,
     catalogs,
+    command_streams,
     copies,
     health,
     mcp,
@@ -22,6 +24,7 @@ from boxd.http.routes import (
     term,
     tls_ask,
     trash,
+    watch,
     wrk,
 )
 from boxd.http.routes import exec as exec_api
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 JSON_ROUTES = (
     *health.ROUTES,
     *boxes.ROUTES,
+    *background.ROUTES,
     *catalogs.ROUTES,
     *surfaces.ROUTES,
     *trash.ROUTES,
@@ -46,6 +50,9 @@ JSON_ROUTES = (
 """Every JSON route."""
 STREAM_OPERATIONS = {
     exec_api.TEMPLATE: exec_api.OPERATIONS,
+    command_streams.OUTPUT_TEMPLATE: command_streams.OUTPUT_OPERATIONS,
+    command_streams.STDIN_TEMPLATE: command_streams.STDIN_OPERATIONS,
+    watch.TEMPLATE: watch.OPERATIONS,
     wrk.TEMPLATE: wrk.OPERATIONS,
     proxy.TEMPLATE: proxy.OPERATIONS,
     term.TEMPLATE: term.OPERATIONS,
@@ -61,11 +68,19 @@ def stream_routes(
     mcp_service: McpService | None,
 ) -> list[StreamRoute]:
     """Return the streaming routes of one server. `mcp_service` None: MCP is not served."""
-    methods = ("GET", "HEAD", "PUT", "DELETE")
+    reads = ("GET", "HEAD")
+    methods = (*reads, "PUT", "DELETE")
     routes = [
         StreamRoute(exec_api.TEMPLATE, exec_api.ExecEndpoint(operations), ("POST",)),
+        StreamRoute(
+            command_streams.OUTPUT_TEMPLATE, command_streams.OutputEndpoint(operations), reads
+        ),
+        StreamRoute(
+            command_streams.STDIN_TEMPLATE, command_streams.StdinEndpoint(operations), ("POST",)
+        ),
+        StreamRoute(watch.TEMPLATE, watch.WatchEndpoint(operations), reads),
         StreamRoute(wrk.TEMPLATE, wrk.WrkEndpoint(operations), methods),
-        StreamRoute(term.TEMPLATE, term.TermEndpoint(operations), ("GET", "HEAD"), socket=True),
+        StreamRoute(term.TEMPLATE, term.TermEndpoint(operations), reads, socket=True),
         StreamRoute(proxy.TEMPLATE, proxy_endpoint, socket=True),
     ]
     if mcp_service is not None:

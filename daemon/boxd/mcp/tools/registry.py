@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from boxd.mcp.tools import (
     asks,
+    background,
     boxes,
     canvases,
     commands,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 TOOLS: tuple[Tool, ...] = (
     *boxes.TOOLS,
     *commands.TOOLS,
+    *background.TOOLS,
     *delegate.TOOLS,
     *files.TOOLS,
     *drive.TOOLS,
