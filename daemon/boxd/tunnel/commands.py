@@ -149,7 +149,9 @@ class BoxCommands:
         async with self._request(f"write to command {number}") as request:
             await request.send({"do": messages.WRITE, "id": number, "close": close}, more=True)
             feeding = asyncio.create_task(_feed(request, pieces), name="input of a command")
-            answering = asyncio.create_task(request.answer(None), name="answer of a command")
+            answering = asyncio.create_task(
+                request.answer(patient=True), name="answer of a command"
+            )
             try:
                 await asyncio.wait({feeding, answering}, return_when=asyncio.FIRST_COMPLETED)
                 if feeding.done():

@@ -69,13 +69,13 @@ class AgentRequest:
         """End the input of the request."""
         self._channel.write_eof()
 
-    async def answer(self, timeout: float | None = ANSWER_S) -> dict[str, Any]:
-        """Return the unchecked result.
+    async def answer(self, *, patient: bool = False) -> dict[str, Any]:
+        """Return the unchecked result. With `patient`, wait for it without a limit.
 
         Raises BadRequest, NotFound, Conflict or QuotaExceeded as the agent does, and Unavailable.
         """
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(None if patient else ANSWER_S):
                 return result_of(await self._line())
         except Refused as error:
             raise _ERRORS.get(error.kind, Unavailable)(str(error)) from None
@@ -83,7 +83,7 @@ class AgentRequest:
             raise self.malformed(error) from None
         except TimeoutError:
             raise Unavailable(
-                f"{self._what}: the box did not answer within {timeout:.0f} s"
+                f"{self._what}: the box did not answer within {ANSWER_S:.0f} s"
             ) from None
 
     async def rest(self) -> AsyncGenerator[bytes, None]:

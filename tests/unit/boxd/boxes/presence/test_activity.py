@@ -146,6 +146,39 @@ async def test_a_shell_that_nobody_is_attached_to_holds_a_box(sleepy: World) -> 
     assert await state(sleepy) is BoxState.SUSPENDED
 
 
+async def test_a_background_command_holds_a_box(sleepy: World) -> None:
+    box = await use(sleepy)
+    sleepy.lifecycle.activity.report(box.id, Presence(0, 2))
+    await sleepy.tick(2 * IDLE)
+    [view] = await sleepy.operations.boxes.list_boxes(ALICE)
+    assert (view.state, view.attached, view.why) == ("running", 0, {"command": 2})
+    assert view.next is None
+    sleepy.lifecycle.activity.report(box.id, Presence(0, 0))
+    await sleepy.tick(IDLE - SECOND)
+    assert await state(sleepy) is BoxState.RUNNING
+    await sleepy.tick(SECOND)
+    assert await state(sleepy) is BoxState.SUSPENDED
+
+
+async def test_a_background_command_is_suspended_on_request(sleepy: World) -> None:
+    box = await use(sleepy)
+    sleepy.tunnels.commands[box.id] = 1
+    sleepy.lifecycle.activity.report(box.id, Presence(0, 1))
+    await sleepy.operations.boxes.suspend(ALICE, box.id)
+    assert await state(sleepy) is BoxState.SUSPENDED
+    [view] = await sleepy.operations.boxes.list_boxes(ALICE)
+    assert view.why == {}
+
+
+async def test_a_background_command_that_started_just_now_keeps_its_box_awake(
+    sleepy: World,
+) -> None:
+    box = await up(sleepy)
+    sleepy.tunnels.commands[box.id] = 1
+    await sleepy.tick(IDLE)
+    assert await state(sleepy) is BoxState.RUNNING
+
+
 async def test_an_agent_that_repeats_itself_is_no_use(sleepy: World) -> None:
     box = await up(sleepy)
     for _ in range(4):
