@@ -205,6 +205,28 @@ CONFIDENTIAL = (
     Step("scp -J", "", {"ssh -J jump@127.0.0.1:2222 root@secret cat notes.txt": "note"}),
 )
 EXEC = (Step("curl -s", "^Linux dev"),)
+COMMANDS = (
+    Step(f'{CLI} "commands start dev', "^[0-9a-f]{16}$"),
+    Step("ID=$(", "", {"echo $ID": "^[0-9a-f]{16}$"}),
+    Step(f"{CLI} commands output", "^step 1\nstep 2\nstep 3$"),
+    Step(f"{CLI} commands ls dev", "exited 0"),
+)
+RESPOND_ASYNC = (
+    Step("URL="),
+    Step("COMMAND=$(", "", {"echo $COMMAND": "^/v1/boxes/[0-9a-f]{32}/commands/[0-9a-f]{16}$"}),
+    Step("curl -sN", '^id: 11$(.|\n)*"code": 0'),
+    Step("curl -s", '"next_offset": 11'),
+)
+COMMAND_INPUT = (
+    Step("ID=$("),
+    Step("echo hello"),
+    Step(f"{CLI} commands output", "^hello$"),
+    Step(f"{CLI} commands rm", "removed"),
+)
+WATCH = (
+    Step(f'{CLI} "commands start dev', "^[0-9a-f]{16}$"),
+    Step("curl -sN", '"path": "/root/watched", "kind": "created"'),
+)
 AGENT = (
     Step(f"{CLI} \"agent set --cmd 'my-agent", "MY_AGENT_TOKEN +jsonl"),
     Step(f"{CLI} agent show", r"\A(?!(.|\n)*my-token)(.|\n)*my-agent"),
@@ -225,6 +247,7 @@ RUN = {
     "profiles.md": (PROFILES,),
     "confidential-boxes.md": (CONFIDENTIAL,),
     "http-api.md": (EXEC,),
+    "background-commands.md": (COMMANDS, RESPOND_ASYNC, COMMAND_INPUT, WATCH),
     "mcp.md": (),
     "tasks.md": (AGENT, REFERENCE_AGENT, DOCUMENTS),
     "previews.md": (),
