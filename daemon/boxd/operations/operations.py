@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from boxd.boxes.limits.budgets.output import Allowances
+from boxd.operations.agent_requests.commands import CommandOperations
+from boxd.operations.agent_requests.watches import WatchOperations
 from boxd.operations.agents import AgentOperations
 from boxd.operations.asks import AskOperations
 from boxd.operations.boxes import BoxOperations
 from boxd.operations.builds import BuildOperations
 from boxd.operations.canvases import CanvasOperations
-from boxd.operations.commands import CommandOperations
 from boxd.operations.delegate import DelegateOperations
 from boxd.operations.drives import DriveOperations
 from boxd.operations.fleet import FleetOperations
@@ -32,7 +33,6 @@ from boxd.operations.stats import StatOperations
 from boxd.operations.visits import VisitOperations
 from boxd.operations.volumes.copies import CopyOperations
 from boxd.operations.volumes.trash import TrashOperations
-from boxd.operations.watches import WatchOperations
 from boxd.operations.workspaces import WorkspaceOperations
 
 if TYPE_CHECKING:
