@@ -1,4 +1,4 @@
-"""Write the generated pages of docs/: flags, CLI, HTTP API, verbs, errors, modules and import rules.
+"""Write the generated pages of docs/: flags, CLI, API, verbs, errors, modules and import rules.
 
 `make docs-pages` runs it. With `--check` it writes nothing; the exit status is 1 if a page differs
 from the code.
@@ -18,7 +18,8 @@ from boxd import errors
 from boxd.cli.main import parser
 from boxd.errors import BoxdError
 from boxd.http.openapi.document import document
-from boxd.operations.verbs import INTERFACES, VERBS
+from boxd.operations.verbs.registry import VERBS
+from boxd.operations.verbs.verb import INTERFACES
 from boxd.ssh.admin.console import CONSOLE
 from boxd.ssh.cli.registry import CLI
 from tests.checks.source import PACKAGES

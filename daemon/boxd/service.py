@@ -64,9 +64,9 @@ if TYPE_CHECKING:
     from boxd.backends.interface import Backend
     from boxd.boxes.limits.host import HostLimits
     from boxd.config import Config
-    from boxd.model.presence import Presence
     from boxd.operator_files import OperatorFiles
     from boxd.privileged.interface import Host, Servers
+    from boxd.tunnel.presence import Presence
     from boxd.workspaces.credentials import CredentialIssuer
 
 QUICK_DRAIN = 1.0

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Unpack
 
+    from boxd.model.access.key import ApiKey
     from boxd.model.box import Box, BoxChanges, BoxNotes, BoxState
-    from boxd.model.key import ApiKey
     from boxd.model.profile import Profile
     from boxd.model.snapshot import Snapshot
     from boxd.model.volume import Volume

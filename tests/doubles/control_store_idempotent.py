@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from boxd.model.idempotent import IdempotentRequest
+    from boxd.model.access.idempotent import IdempotentRequest
 
 
 class MemoryIdempotent:

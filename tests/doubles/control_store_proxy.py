@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
+    from boxd.model.access.proxy import ProxySession
     from boxd.model.box import Box
-    from boxd.model.proxy import ProxySession
 
 
 class MemoryProxy(ABC):

@@ -11,8 +11,8 @@ from boxd.errors import NotFound
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from boxd.model.access.share import Share
     from boxd.model.box import Box
-    from boxd.model.share import Share
 
 
 class MemoryShares(ABC):

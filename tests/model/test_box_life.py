@@ -44,8 +44,8 @@ from boxd.boxes.timing import timers
 from boxd.boxes.timing.policy import SHIPPED, Policy
 from boxd.errors import BoxdError
 from boxd.model.box import TRANSITIONS, Box, BoxState
-from boxd.model.presence import Presence
 from boxd.names.spec import parse_spec
+from boxd.tunnel.presence import Presence
 from tests.doubles.control_store import MemoryStore
 from tests.harness.service.mortal import Died
 from tests.harness.simulation.world import ALICE, World

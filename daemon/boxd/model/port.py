@@ -9,6 +9,7 @@ from typing import Any
 
 MAX_PORTS = 1000
 """Maximum number of ports that a list has."""
+_LOOPBACK = ipaddress.IPv4Address("127.0.0.1")
 _LISTEN = "0A"
 _LINE = re.compile(r" *\d+: ([0-9A-F]{8}|[0-9A-F]{32}):([0-9A-F]{4}) [0-9A-F:]+ ([0-9A-F]{2}) ")
 
@@ -26,7 +27,8 @@ class ListeningPort:
     @property
     def proxied(self) -> bool:
         """Whether the proxy reaches the program."""
-        return self.address in ("0.0.0.0", "::", "127.0.0.1")  # noqa: S104 - compares, binds nothing
+        address = ipaddress.ip_address(self.address)
+        return address.is_unspecified or address == _LOOPBACK
 
     def to_json(self, box_id: str, url: str | None) -> dict[str, Any]:
         """Return the JSON form. `url` is the address of the preview; None: there is none.

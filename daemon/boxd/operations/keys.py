@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from boxd.authz import Action, require
 from boxd.errors import BadRequest, InvalidKey, NotFound
-from boxd.model.key import ApiKey
+from boxd.model.access.key import ApiKey
 from boxd.names.words import parse_key_name, parse_workspace, shown
 from boxd.principal import Principal
 from boxd.secret import Secret, digest, random_hex

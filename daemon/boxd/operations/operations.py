@@ -6,25 +6,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from boxd.boxes.limits.budgets.output import Allowances
+from boxd.operations.agent_requests.commands import CommandOperations
+from boxd.operations.agent_requests.ports import PortOperations
+from boxd.operations.agent_requests.watches import WatchOperations
 from boxd.operations.agents import AgentOperations
 from boxd.operations.asks import AskOperations
 from boxd.operations.boxes import BoxOperations
 from boxd.operations.builds import BuildOperations
 from boxd.operations.canvases import CanvasOperations
-from boxd.operations.commands import CommandOperations
 from boxd.operations.delegate import DelegateOperations
 from boxd.operations.drives import DriveOperations
 from boxd.operations.fleet import FleetOperations
-from boxd.operations.idempotent import IdempotentRequests
 from boxd.operations.keys import KeyOperations
 from boxd.operations.owners import OwnerOperations
-from boxd.operations.ports import PortOperations
 from boxd.operations.preview_sessions import PreviewSessionOperations
 from boxd.operations.profiles import ProfileOperations
 from boxd.operations.secrets import SecretOperations
 from boxd.operations.shared.audits import Audits
 from boxd.operations.shared.box_directory import BoxDirectory
 from boxd.operations.shared.callers import Callers
+from boxd.operations.shared.idempotent import IdempotentRequests
 from boxd.operations.shared.user_texts import UserTexts
 from boxd.operations.shared.vault import Vault
 from boxd.operations.shared.workspace_registry import WorkspaceRegistry
@@ -34,7 +35,6 @@ from boxd.operations.stats import StatOperations
 from boxd.operations.visits import VisitOperations
 from boxd.operations.volumes.copies import CopyOperations
 from boxd.operations.volumes.trash import TrashOperations
-from boxd.operations.watches import WatchOperations
 from boxd.operations.workspaces import WorkspaceOperations
 
 if TYPE_CHECKING:

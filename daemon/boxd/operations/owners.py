@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from boxd.boxes.limits.access_policy import AccessPolicy
     from boxd.boxes.limits.tier_limits import Tier
     from boxd.boxes.limits.tiers import Tiers
-    from boxd.model.key import ApiKey
+    from boxd.model.access.key import ApiKey
     from boxd.operations.keys import KeyOperations
     from boxd.operations.shared.audits import Audits
     from boxd.operations.shared.drives import Drives

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from boxd.authz import Action, require
 from boxd.errors import Ambiguous, BadName, Forbidden, InvalidKey, NotFound, NothingListening
-from boxd.model.proxy import ProxySession
+from boxd.model.access.proxy import ProxySession
 from boxd.principal import Principal
 from boxd.secret import Secret, digest, random_hex, random_word
 

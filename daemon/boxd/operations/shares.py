@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from boxd.authz import Action, require
 from boxd.boxes.state.requests import BoxAccess
 from boxd.errors import Ambiguous, BadRequest, Confidential, InvalidShare, NotFound
+from boxd.model.access.share import Share, SharedBox
 from boxd.model.progress import SILENT
-from boxd.model.share import Share, SharedBox
 from boxd.names.words import SHARE_PREFIX, shown
 from boxd.principal import Principal
 from boxd.secret import Secret, digest, random_hex

@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Unpack
 
+    from boxd.model.access.idempotent import IdempotentRequest
+    from boxd.model.access.key import ApiKey
+    from boxd.model.access.proxy import ProxySession
+    from boxd.model.access.share import Share
     from boxd.model.account import Account, Audit
     from boxd.model.ask import Ask
     from boxd.model.box import Box, BoxChanges, BoxNotes, BoxState
     from boxd.model.canvas import Canvas
     from boxd.model.end import End
-    from boxd.model.idempotent import IdempotentRequest
-    from boxd.model.key import ApiKey
     from boxd.model.profile import Profile
-    from boxd.model.proxy import ProxySession
     from boxd.model.secret import Agent, StoredSecret, Tier
-    from boxd.model.share import Share
     from boxd.model.snapshot import Snapshot
     from boxd.model.volume import Volume
     from boxd.model.workspace import Workspace

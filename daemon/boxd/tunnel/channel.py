@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
     from typing import Any
 
-    from boxd.model.presence import Presence
     from boxd.tunnel.control import ControlChannel, Hello
+    from boxd.tunnel.presence import Presence
     from boxd.tunnel.stream import ByteStream
 
 WINDOW = 512 * 1024

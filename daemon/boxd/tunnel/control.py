@@ -15,9 +15,9 @@ import asyncssh
 
 from box_guest import protocol
 from boxd.errors import BoxdError, Unavailable
-from boxd.model.presence import Presence
 from boxd.tasks import BackgroundTasks
 from boxd.tunnel.limits import REQUESTS, Bucket
+from boxd.tunnel.presence import Presence
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from boxd.model.presence import Presence
+    from boxd.tunnel.presence import Presence
 
 logger = logging.getLogger(__name__)
 

@@ -215,10 +215,10 @@ class FileWatch:
             self._change(FileEvent(REMOVED, _text(path), is_dir))
             if is_dir:
                 prefix = path + b"/"
-                gone = [
+                watches = [
                     w for w, old in self._paths.items() if old == path or old.startswith(prefix)
                 ]
-                for watch in gone:
+                for watch in watches:
                     del self._paths[watch]
                     self._inotify.remove(watch)
         self._moves.clear()

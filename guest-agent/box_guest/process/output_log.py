@@ -48,9 +48,9 @@ class OutputLog:
         if self._first == len(self._runs) or bool(self._runs[-1] & 1) is not stderr:
             self._runs.append(self.end << 1 | stderr)
         self.end += len(data)
-        kept = data[-self._capacity :]
+        tail = data[-self._capacity :]
         try:
-            self._write(self.end - len(kept), kept)
+            self._write(self.end - len(tail), tail)
         except OSError:
             self.begin = self.end
         else:

@@ -1,7 +1,7 @@
 """One request of the daemon to the agent on a session channel of its own.
 
 The daemon writes one line of JSON. The agent answers with one line: `{"ok": true, "result": {...}}`
-or `{"ok": false, "error": text, "kind": kind}`. What follows the two lines depends on the request.
+or `{"ok": false, "error": text, "kind": kind}`. Some requests continue after these lines.
 """
 
 from __future__ import annotations

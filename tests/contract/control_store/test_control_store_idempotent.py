@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from boxd.model.idempotent import IdempotentRequest
+from boxd.model.access.idempotent import IdempotentRequest
 from tests.harness.control_store.rows import NOW, OTHER, OWNER
 
 if TYPE_CHECKING:

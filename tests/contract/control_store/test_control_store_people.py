@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.errors import Conflict, NotFound
+from boxd.model.access.proxy import ProxySession
+from boxd.model.access.share import Share
 from boxd.model.account import Account, Audit
-from boxd.model.proxy import ProxySession
 from boxd.model.secret import Agent, StoredSecret
-from boxd.model.share import Share
 from boxd.model.workspace import Workspace
 from boxd.secret import digest, random_hex
 from tests.harness.control_store.rows import (
@@ -27,8 +27,8 @@ from tests.harness.control_store.rows import (
 )
 
 if TYPE_CHECKING:
+    from boxd.model.access.key import ApiKey
     from boxd.model.box import Box
-    from boxd.model.key import ApiKey
     from boxd.store.interface import ControlStore
 
 SECOND = timedelta(seconds=1)

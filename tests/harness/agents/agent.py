@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from boxd.errors import BoxdError
-    from boxd.model.presence import Presence
     from boxd.tunnel.channel import ExitStatus, Terminal, Tunnel
+    from boxd.tunnel.presence import Presence
 
 BOX_ID = "b0" * 16
 STOP_S = 20.0

@@ -7,15 +7,15 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from boxd.model.access.key import ApiKey
+from boxd.model.access.proxy import ProxySession
+from boxd.model.access.share import Share
 from boxd.model.account import Audit
 from boxd.model.ask import Ask
 from boxd.model.box import Box, BoxState
 from boxd.model.canvas import Canvas
-from boxd.model.key import ApiKey
 from boxd.model.profile import Profile, ProfileDefaults
-from boxd.model.proxy import ProxySession
 from boxd.model.secret import Agent, StoredSecret
-from boxd.model.share import Share
 from boxd.model.snapshot import Snapshot
 from boxd.model.volume import Volume
 from boxd.store.postgres.store import PostgresStore

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from boxd.model.access.key import ApiKey
 from boxd.model.ask import Ask
 from boxd.model.box import Box, BoxState
-from boxd.model.key import ApiKey
 from boxd.model.volume import Volume
 from boxd.secret import random_hex
 

@@ -39,11 +39,13 @@ def before_call(ctx: HookContext, case: Case[Any], kwargs: dict[str, Any]) -> No
         case.body = b""
     for values in (case.body, case.query):
         if isinstance(values, dict):
-            values.update({name: _corrected(name, value) for name, value in values.items()})
+            _correct(values)
 
 
-def _corrected(name: str, value: Any) -> Any:  # noqa: ANN401 - any JSON, as schemathesis types it
-    """Return the value of a field: no long waits, and no integers with a decimal point."""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return min(int(value), 1) if name == "wait_s" and str(value).isdigit() else value
+def _correct(values: dict[str, Any]) -> None:
+    """Replace long waits, and integers with a decimal point."""
+    for name, value in values.items():
+        if isinstance(value, float) and value.is_integer():
+            values[name] = int(value)
+        if name == "wait_s" and str(value).removesuffix(".0").isdigit():
+            values[name] = min(int(float(value)), 1)

@@ -22,9 +22,9 @@ from boxd.boxes.limits.tiers import Tiers
 from boxd.boxes.timing.policy import SHIPPED, Policy
 from boxd.errors import Conflict, Unavailable, UnknownImage
 from boxd.model.catalog import Flavor, Image
-from boxd.model.presence import Presence
 from boxd.operations import Dependencies, Operations
 from boxd.principal import Principal
+from boxd.tunnel.presence import Presence
 from boxd.workspaces.seal import Sealer
 from tests.doubles.backend import FakeBackend
 from tests.doubles.control_store import MemoryStore
@@ -203,13 +203,12 @@ class FakeTunnels:
     """Tunnels of agents that answer whenever their box runs."""
 
     def __init__(self, steps: Steps, backend: SteppedBackend, directories: RunDirectories) -> None:
-        self._steps = steps
-        self._backend = backend
+        self._steps, self._backend = steps, backend
         self._directories = directories
         self.open_for: set[str] = set()
         self.shells: dict[str, int] = {}
+        """Answer of agents to the announcement of a freeze, with `commands`."""
         self.commands: dict[str, int] = {}
-        """Answer of agents to the announcement of a freeze."""
 
     async def open(self, box_id: str, host_key: str) -> None:
         """Check the run directory and the files that the agent needs."""
@@ -235,9 +234,8 @@ class FakeTunnels:
         """Do one step; the tunnel is then closed."""
         self.open_for.discard(box_id)
         await self._steps.step("tunnel.quiesce")
-        if not await self._backend.lives(box_id):
-            return None
-        return Presence(self.shells.get(box_id, 0), self.commands.get(box_id, 0))
+        presence = Presence(self.shells.get(box_id, 0), self.commands.get(box_id, 0))
+        return presence if await self._backend.lives(box_id) else None
 
     async def close(self, box_id: str) -> None:
         """Close one listener."""

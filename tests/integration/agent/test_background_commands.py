@@ -17,8 +17,8 @@ import pytest
 
 from box_guest.shared import command_messages
 from boxd.errors import BadRequest, Conflict, NotFound, QuotaExceeded
-from boxd.model.presence import Presence
 from boxd.tunnel.commands import UNLIMITED, BoxCommands
+from boxd.tunnel.presence import Presence
 from tests.harness.agents.agent import BOX_ID, LocalBox, local_box
 from tests.harness.wait import until
 

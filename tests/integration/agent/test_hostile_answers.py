@@ -22,7 +22,7 @@ from tests.harness.agents.agent import LocalBox, local_agent
 from tests.harness.agents.impostor import GREETING, Impostor, dial, host_key
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from boxd.tunnel.channel import Tunnel
 
@@ -67,14 +67,14 @@ class Saying(asyncssh.SSHServerSession[bytes]):
 class Liar(Impostor):
     """An agent whose sessions but the control channel say something."""
 
-    def __init__(self, says: bytes, *, ends: bool) -> None:
+    def __init__(self, session: Callable[[], Saying]) -> None:
         super().__init__([GREETING])
-        self._says, self._ends = says, ends
+        self._session = session
         self._first = True
 
     def session_requested(self) -> asyncssh.SSHServerSession[bytes]:
         first, self._first = self._first, False
-        return self.control if first else Saying(self._says, ends=self._ends)
+        return self.control if first else self._session()
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ async def quiet_box() -> AsyncIterator[LocalBox]:
 @contextlib.asynccontextmanager
 async def saying(box: LocalBox, says: bytes, *, ends: bool = True) -> AsyncIterator[BoxCommands]:
     """The commands of a box whose agent says something to any request."""
-    connection = await dial(box.run_dir, host_key(box), Liar(says, ends=ends))
+    connection = await dial(box.run_dir, host_key(box), Liar(lambda: Saying(says, ends=ends)))
     try:
         yield BoxCommands(await box.tunnel())
     finally:
@@ -222,10 +222,9 @@ async def test_an_agent_without_the_subsystem(quiet_box: LocalBox) -> None:
         def subsystem_requested(self, subsystem: str) -> bool:
             return False
 
-    liar = Liar(b"", ends=True)
+    liar = Liar(lambda: Old(b"", ends=True))
     connection = await dial(quiet_box.run_dir, host_key(quiet_box), liar)
     tunnel = await quiet_box.tunnel()
-    liar.session_requested = lambda: Old(b"", ends=True)  # type: ignore[method-assign]
     with pytest.raises(Unavailable, match="by an earlier version of the service"):
         await BoxCommands(tunnel).show(NUMBER)
     connection.abort()

@@ -14,8 +14,8 @@ import pytest
 
 from box_guest import protocol
 from boxd.images import runtime
-from boxd.model.presence import Presence
 from boxd.tunnel.channel import Terminal
+from boxd.tunnel.presence import Presence
 from tests.harness.agents.agent import BOX_ID, local_agent
 from tests.harness.wait import until
 

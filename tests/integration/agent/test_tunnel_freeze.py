@@ -15,9 +15,9 @@ import pytest
 
 from box_guest import protocol
 from boxd.errors import Unavailable
-from boxd.model.presence import Presence
 from boxd.tunnel import registry
 from boxd.tunnel.channel import ExitStatus
+from boxd.tunnel.presence import Presence
 from boxd.tunnel.registry import QUIESCE_S
 from tests.harness.agents.agent import BOX_ID, LocalBox, local_agent
 from tests.harness.agents.impostor import GREETING, agent_with, host_key

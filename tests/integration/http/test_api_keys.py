@@ -14,7 +14,7 @@ from tests.harness.wait import until
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from boxd.model.key import ApiKey
+    from boxd.model.access.key import ApiKey
     from tests.harness.http.web import Web
 
 

@@ -1,9 +1,10 @@
-"""Requests about background commands: what they may contain."""
+"""Background commands: what a request may contain, and how users see a command."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 from box_guest.shared.command_messages import MAX_OFFSET, MAX_TIMEOUT_S, SIGNALS, is_command_id
 from boxd.boxes.commands.exec import ExecRequest, header_fields
@@ -12,6 +13,8 @@ from boxd.names.words import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from box_guest.shared.command_messages import CommandState
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,39 @@ class BackgroundRequest:
         """Return a request from the values of a client; None: not given. Raises BadRequest."""
         checked = ExecRequest.checked(cmd, env, None)
         return cls(checked.cmd, checked.env, _timeout(timeout_s), stdin, keep_awake)
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundCommand:
+    """A background command of the box with the id `box`."""
+
+    box: str
+    state: CommandState
+
+    @property
+    def id(self) -> str:
+        """The id of the command, unique in its box."""
+        return self.state.id
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form, which all interfaces share."""
+        state = self.state
+        return {
+            "id": state.id,
+            "box": self.box,
+            "cmd": state.cmd,
+            "state": "running" if state.running else "exited",
+            "exit_code": state.exit_code,
+            "signal": state.signal,
+            "pid": state.pid,
+            "started": _iso_time(state.started),
+            "ended": None if state.ended is None else _iso_time(state.ended),
+            "output_bytes": state.output_bytes,
+            "dropped_bytes": state.dropped_bytes,
+            "stdin_open": state.stdin_open,
+            "keep_awake": state.keep_awake,
+            "timeout_s": state.timeout_s,
+        }
 
 
 def parse_background_header(line: bytes) -> BackgroundRequest:
@@ -77,3 +113,8 @@ def _timeout(value: object) -> int | None:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_TIMEOUT_S:
         raise BadRequest(f"timeout_s must be a whole number from 1 to {MAX_TIMEOUT_S}")
     return value
+
+
+def _iso_time(seconds: float) -> str:
+    """Return a time in ISO form. The agent's clock may be wrong: years above 9999 become 9999."""
+    return datetime.fromtimestamp(min(seconds, 253_402_300_799), UTC).isoformat()

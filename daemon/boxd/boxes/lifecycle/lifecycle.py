@@ -56,11 +56,11 @@ if TYPE_CHECKING:
     from boxd.boxes.presence.expiry import Expiry
     from boxd.boxes.state.interface import Catalog
     from boxd.clock import HostClock
-    from boxd.model.presence import Presence
     from boxd.model.progress import Progress
     from boxd.model.snapshot import Snapshot
     from boxd.names.spec import BoxSpec
     from boxd.store.interface import ControlStore
+    from boxd.tunnel.presence import Presence
     from boxd.tunnel.stream import ByteStream
 
 _T = TypeVar("_T")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from boxd.boxes.timing.moments import Now
 from boxd.boxes.timing.schedule import Facts
 from boxd.model.box import BoxState
-from boxd.model.presence import Presence
+from boxd.tunnel.presence import Presence
 
 if TYPE_CHECKING:
     from collections.abc import Callable

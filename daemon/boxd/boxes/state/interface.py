@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from boxd.model.box import Box
     from boxd.model.catalog import Flavor, Image
-    from boxd.model.presence import Presence
     from boxd.tunnel.channel import Tunnel
+    from boxd.tunnel.presence import Presence
 
 
 class Tunnels(Protocol):

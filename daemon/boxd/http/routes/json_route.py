@@ -12,7 +12,7 @@ from boxd.http.requests.auth import authenticate
 from boxd.http.requests.headers import header, path_text, query_flag, query_values, query_workspace
 from boxd.http.requests.json_body import read_body, read_json, sent_again
 from boxd.http.routes.route import Route, matches
-from boxd.operations.idempotent import Outcome
+from boxd.operations.shared.idempotent import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

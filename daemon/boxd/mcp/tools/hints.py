@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from types import MappingProxyType
 
-from boxd.operations.verbs import VERBS
+from boxd.operations.verbs.registry import VERBS
 
 _SEE = "; see: "
 _TOOLS = MappingProxyType(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from boxd.model.idempotent import IdempotentRequest
+from boxd.model.access.idempotent import IdempotentRequest
 from boxd.store.postgres.pool import PostgresPool
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from boxd.errors import Conflict
-from boxd.model.key import ApiKey
+from boxd.model.access.key import ApiKey
 from boxd.store.postgres.pool import PostgresPool, values_of
 
 if TYPE_CHECKING:

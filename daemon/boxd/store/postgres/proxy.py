@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from boxd.errors import NotFound
-from boxd.model.proxy import ProxySession
+from boxd.model.access.proxy import ProxySession
 from boxd.store.postgres.pool import PostgresPool, values_of
 
 if TYPE_CHECKING:

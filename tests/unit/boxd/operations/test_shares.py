@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from boxd.model.share import Share
+    from boxd.model.access.share import Share
     from boxd.operations import Operations
 
 DAY = timedelta(days=1)

@@ -25,13 +25,14 @@ from boxd.http.routes.table import JSON_ROUTES, STREAM_OPERATIONS
 from boxd.mcp.resources import STATIC_RESOURCES, TEMPLATES, read_resource
 from boxd.mcp.tools.registry import TOOLS
 from boxd.operations import Operations
-from boxd.operations.verbs import FOR_ADMINISTRATORS, INTERFACES, PLUMBING, VERBS, Verb
+from boxd.operations.verbs.registry import FOR_ADMINISTRATORS, PLUMBING, VERBS
+from boxd.operations.verbs.verb import INTERFACES, Verb
 from boxd.ssh.cli.registry import CLI
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from boxd.operations.verbs import Interface
+    from boxd.operations.verbs.verb import Interface
 
 NOT_VERBS: dict[str, str] = {
     "help": "explains the commands",

@@ -12,8 +12,8 @@ import pytest
 from boxd.boxes.state.feed import ASKS, FLEET
 from boxd.boxes.state.requests import BoxAccess
 from boxd.errors import Forbidden, InvalidKey
-from boxd.model.presence import Presence
 from boxd.principal import Principal
+from boxd.tunnel.presence import Presence
 from tests.harness.simulation.world import ALICE, BOB, SCOPED, World
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from tests.harness.wait import until
 if TYPE_CHECKING:
     import asyncssh
 
-    from boxd.model.presence import Presence
+    from boxd.tunnel.presence import Presence
     from tests.plugins.strict_logs import AssertLogs
 
 HELLO = {"type": "hello", "version": 1, "boot": "x", "generation": 1, "forward_dir": "/run/f"}

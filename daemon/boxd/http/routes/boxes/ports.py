@@ -11,7 +11,7 @@ from boxd.names.preview import preview_url
 
 _PORT = {
     "port": 3000,
-    "address": "0.0.0.0",  # noqa: S104 - an example of a value, binds nothing
+    "address": "127.0.0.1",
     "path": f"/v1/boxes/{BOX['id']}/proxy/3000/",
     "url": "https://0f3a41c2d5e6-3000.preview.example.net/",
 }

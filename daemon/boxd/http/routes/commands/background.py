@@ -21,7 +21,7 @@ from boxd.http.description.operation import (
 )
 from boxd.http.description.schemas import COMMAND_ID
 from boxd.http.routes.json_route import JsonRequest, json_route
-from boxd.operations.commands import WHY, CommandRef
+from boxd.operations.agent_requests.commands import WHY, CommandRef
 
 BOX = path(
     "ref",
@@ -151,8 +151,8 @@ async def list_all(request: JsonRequest) -> Response:
 async def show(request: JsonRequest) -> Response:
     """Return one background command."""
     caller = await request.caller()
-    wanted = _command(request, caller.ws)
-    command = await caller.operations.commands.show_command(caller.principal, wanted)
+    command_ref = _command(request, caller.ws)
+    command = await caller.operations.commands.show_command(caller.principal, command_ref)
     return JSONResponse(command.to_json())
 
 
@@ -176,8 +176,10 @@ async def show(request: JsonRequest) -> Response:
 async def send_signal(request: JsonRequest) -> Response:
     """Send a signal to a background command."""
     caller = await request.caller()
-    wanted, body = _command(request, caller.ws), await request.form(NewSignal)
-    command = await caller.operations.commands.signal_command(caller.principal, wanted, body.signal)
+    command_ref, body = _command(request, caller.ws), await request.form(NewSignal)
+    command = await caller.operations.commands.signal_command(
+        caller.principal, command_ref, body.signal
+    )
     return JSONResponse(command.to_json())
 
 
@@ -197,8 +199,8 @@ async def send_signal(request: JsonRequest) -> Response:
 async def remove(request: JsonRequest) -> Response:
     """End a background command and forget it."""
     caller = await request.caller()
-    wanted = _command(request, caller.ws)
-    await caller.operations.commands.remove_command(caller.principal, wanted)
+    command_ref = _command(request, caller.ws)
+    await caller.operations.commands.remove_command(caller.principal, command_ref)
     return Response(status_code=204)
 
 

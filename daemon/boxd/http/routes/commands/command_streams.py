@@ -31,7 +31,7 @@ from boxd.http.requests.headers import path_text, query_flag, query_values, quer
 from boxd.http.requests.sse import EventStream
 from boxd.http.routes.commands.background import BOX, COMMAND, EXAMPLE
 from boxd.http.routes.commands.buffered import STREAM_BYTES, BufferedOutput
-from boxd.operations.commands import CommandRef
+from boxd.operations.agent_requests.commands import CommandRef
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from boxd.http.requests.exchange import Exchange
     from boxd.operations import Operations
-    from boxd.operations.commands import CommandOutput
+    from boxd.operations.agent_requests.commands import CommandOutput
 
 OUTPUT_TEMPLATE = "/v1/boxes/{ref}/commands/{command}/output"
 STDIN_TEMPLATE = "/v1/boxes/{ref}/commands/{command}/stdin"
@@ -138,14 +138,14 @@ class OutputEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         principal = await authenticate(scope, self._operations)
-        wanted, offset = _command(scope), _offset(scope)
+        command_ref, offset = _command(scope), _offset(scope)
         exchange, commands = exchange_of(scope), self._operations.commands
         if query_flag(scope["query_string"], "follow", default=True):
-            opening = commands.command_output(principal, wanted, offset, follow=True)
+            opening = commands.command_output(principal, command_ref, offset, follow=True)
             await _follow(exchange, opening, EventStream(send), head=scope["method"] == "HEAD")
             return
         limit = _limit(scope)
-        opening = commands.command_output(principal, wanted, offset, follow=False, limit=limit)
+        opening = commands.command_output(principal, command_ref, offset, follow=False, limit=limit)
         with self._operations.output.room(principal.owner) as room:
             output = BufferedOutput(room)
             async with opening as reader:
@@ -162,13 +162,13 @@ class StdinEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         principal = await authenticate(scope, self._operations)
-        wanted, exchange = _command(scope), exchange_of(scope)
+        command_ref, exchange = _command(scope), exchange_of(scope)
         close = query_flag(scope["query_string"], "close", default=False)
         data = body_pieces(Body(receive))
 
         async def write() -> None:
             command = await self._operations.commands.write_command(
-                principal, wanted, data, close=close
+                principal, command_ref, data, close=close
             )
             await exchange.answer(Answer(200, json.dumps(command.to_json()).encode()))
 
@@ -224,9 +224,9 @@ async def _collect(reader: CommandOutput, output: BufferedOutput, offset: int) -
             offset, dropped = piece.next_offset, dropped + piece.dropped
             if piece.stream is not None:
                 await output.keep(piece.stream, piece.data)
-    shown = reader.command.to_json()
+    description = reader.command.to_json()
     fields = {"next_offset": offset, "dropped_bytes": dropped}
-    output.end_with(fields | {name: shown[name] for name in ("state", "exit_code")})
+    output.end_with(fields | {name: description[name] for name in ("state", "exit_code")})
 
 
 def _command(scope: Scope) -> CommandRef:

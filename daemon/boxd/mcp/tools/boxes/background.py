@@ -16,13 +16,13 @@ from boxd.mcp.tools.params import Param
 from boxd.mcp.tools.shapes import BOOLEAN, ENCODING, INTEGER, STRING, decode, list_of
 from boxd.mcp.tools.tool import Call, Tool
 from boxd.model.delegated import MAX_OUTPUT, OUTPUT
-from boxd.operations.commands import WHY, CommandRef
+from boxd.operations.agent_requests.commands import WHY, CommandRef
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from boxd.boxes.limits.budgets.output import Part
-    from boxd.operations.commands import CommandOutput
+    from boxd.operations.agent_requests.commands import CommandOutput
 
 MAX_WAIT_S = 60
 """Maximum time in seconds that a call waits for output."""
@@ -77,13 +77,13 @@ async def _output(call: Call) -> dict[str, Any]:
             await portion.read(output, limit, call.args["wait_s"])
             command = output.command
         await call.reserve(sum(len(stream) for stream in portion.streams.values()))
-        shown = command.to_json()
+        description = command.to_json()
         return {
             **encode_streams(bytes(portion.streams["stdout"]), bytes(portion.streams["stderr"])),
             "next_offset": portion.next_offset,
             "dropped_bytes": portion.dropped,
-            "state": shown["state"],
-            "exit_code": shown["exit_code"],
+            "state": description["state"],
+            "exit_code": description["exit_code"],
             "output_bytes": max(portion.next_offset, command.state.output_bytes),
         }
 

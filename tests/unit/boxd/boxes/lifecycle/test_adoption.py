@@ -18,8 +18,8 @@ from boxd.boxes.timing.policy import Policy
 from boxd.boxes.timing.timers import RETRY
 from boxd.errors import Unavailable
 from boxd.model.box import BoxState
-from boxd.model.presence import Presence
 from boxd.names.spec import parse_spec
+from boxd.tunnel.presence import Presence
 from tests.harness.service.mortal import Died
 from tests.harness.simulation.world import ALICE, World
 

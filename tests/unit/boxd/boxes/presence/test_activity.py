@@ -16,8 +16,8 @@ from boxd.boxes.timing.policy import SHIPPED, Policy
 from boxd.boxes.timing.timers import UPKEEP
 from boxd.errors import BadRequest, NotFound
 from boxd.model.box import BoxState
-from boxd.model.presence import Presence
 from boxd.model.view import NextAct
+from boxd.tunnel.presence import Presence
 from tests.harness.simulation.world import ALICE, World
 from tests.unit.boxd.boxes.life import OWNER, rows, spec, up
 

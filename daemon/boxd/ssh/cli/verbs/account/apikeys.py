@@ -11,7 +11,7 @@ from boxd.ssh.cli.table import format_time, table
 if TYPE_CHECKING:
     import argparse
 
-    from boxd.model.key import ApiKey
+    from boxd.model.access.key import ApiKey
 
 COLUMNS = ("NAME", "SCOPE", "CREATED", "EXPIRES", "LAST USED")
 _ACCOUNT = "account"

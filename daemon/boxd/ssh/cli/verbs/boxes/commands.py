@@ -12,7 +12,7 @@ from boxd.boxes.commands.background import BackgroundRequest, checked_offset
 from boxd.boxes.state.requests import BoxAccess
 from boxd.errors import Unavailable
 from boxd.names.duration import parse_duration
-from boxd.operations.commands import WHY, CommandRef
+from boxd.operations.agent_requests.commands import WHY, CommandRef
 from boxd.ssh.cli.command import Call, Command, ExitStatus, Reply, UsageError, workspace_option
 from boxd.ssh.cli.table import format_size, table
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import AsyncGenerator
 
-    from boxd.model.background_command import BackgroundCommand
+    from boxd.boxes.commands.background import BackgroundCommand
     from boxd.tunnel.commands import OutputPiece
 
 _SHOWN = 60

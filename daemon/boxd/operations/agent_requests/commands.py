@@ -6,10 +6,9 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from boxd.boxes.commands.background import checked_id, checked_signal
+from boxd.boxes.commands.background import BackgroundCommand, checked_id, checked_signal
 from boxd.boxes.state.requests import BoxAccess
 from boxd.errors import BoxdError, Conflict
-from boxd.model.background_command import BackgroundCommand
 from boxd.tunnel.commands import UNLIMITED, BoxCommands
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from boxd.errors import BadRequest, Conflict, Unavailable
-from boxd.model.idempotent import IdempotentRequest
+from boxd.model.access.idempotent import IdempotentRequest
 from boxd.secret import random_hex
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.errors import BadRequest, Conflict
-from boxd.model.idempotent import IdempotentRequest
-from boxd.operations.idempotent import MAX_BODY, Outcome
+from boxd.model.access.idempotent import IdempotentRequest
+from boxd.operations.shared.idempotent import MAX_BODY, Outcome
 from boxd.principal import Principal
 
 if TYPE_CHECKING:

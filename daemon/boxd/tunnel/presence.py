@@ -1,4 +1,4 @@
-"""What keeps a box awake although no client is attached to it."""
+"""Reasons for a box to stay awake although no client is attached to it."""
 
 from __future__ import annotations
 
