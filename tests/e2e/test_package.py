@@ -47,6 +47,7 @@ def machine(debs: tuple[Path, Path], image_rootfs: Path) -> Iterator[Machine]:
         yield made
 
 
+@pytest.mark.promise("L2")
 def test_the_life_of_the_package(machine: Machine, debs: tuple[Path, Path], tmp_path: Path) -> None:
     old, new = debs
     before = _files(machine)
