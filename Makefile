@@ -33,7 +33,7 @@ BESIDE = $(MAKE) --no-print-directory -j 2 -O
 # Servers and mounts of a killed benchmark end with it.
 CONTAINED := unshare --mount --pid --fork --kill-child --mount-proc
 
-.PHONY: help up down setup setup-dev setup-bench check check-types check-code format test test-images test-alone test-rooms test-online unit long long-status bench bench-drive bench-growth bench-boxes bench-budget bench-contention bench-ssh bench-http bench-mcp docs docs-pages docs-pictures audit clean
+.PHONY: help up down setup setup-dev setup-bench check check-types check-code format test test-images test-alone test-rooms test-online unit long long-status bench bench-drive bench-growth bench-boxes bench-budget bench-contention bench-ssh bench-http bench-mcp docs docs-pages docs-pictures package audit clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -126,6 +126,9 @@ bench-http: setup-dev ## compare the HTTP API with the mount and with ports in b
 
 bench-mcp: setup-dev ## measure MCP over each transport -> benchmarks/results/mcp.* (FLAGS=--quick)
 	$(BIN)/python -m benchmarks.mcp $(FLAGS)
+
+package: setup ## build the wheel and the Debian package -> dist/
+	@packaging/build
 
 audit: setup-dev ## look up the locked Python packages in the database of known vulnerabilities
 	@$(BIN)/python -m scripts.audit

@@ -55,7 +55,8 @@ def flags() -> str:
     serve_flags = {_flag(action) for action in _visible(commands["boxd serve"][0])}
     parts = [
         _head("Flags of boxd"),
-        "Write durations as `90s`, `30m`, `2h`, `1h30m` or `1d`, and sizes as `500M` or `20G`.\n",
+        "Write durations as `90s`, `30m`, `2h`, `1h30m` or `1d`, and sizes as `500M` or `20G`."
+        " The [settings file](../operate/install.md#settings-file) sets the same flags.\n",
     ]
     for name, (command, about) in commands.items():
         actions = _visible(command)
@@ -204,8 +205,8 @@ def import_rules() -> str:
             " between them are siblings; with `|` they do not import each other. The composition"
             " root `service.py` passes siblings to one another. [Modules](modules.md) says what"
             " the modules do.\n",
-            "`tests/checks/test_environment.py` enforces one more rule: only `config.py`, `cli.py`,"
-            " `__main__.py` and the program `criu_relay.py` read `os.environ` and `sys.argv`.\n",
+            "`tests/checks/test_environment.py` enforces one more rule: only the files it lists"
+            " read `os.environ` and `sys.argv`.\n",
             _table(("Reason", "Rule"), rows),
         )
     )

@@ -18,7 +18,7 @@ from boxd.names.address import (
     parse_proxies,
     parse_public_address,
 )
-from boxd.names.dsn import parse_dsn, read_dsn_file
+from boxd.names.dsn import has_password, parse_dsn, read_dsn_file
 from boxd.names.duration import format_duration, parse_duration, parse_seconds
 from boxd.names.flag import Flag, Group
 from boxd.names.hosts import parse_domain, parse_host_names, parse_origins
@@ -128,6 +128,7 @@ class Config:
                 "DSN",
                 parse_dsn,
                 default="embedded PostgreSQL",
+                holds_secret=has_password,
             ),
             Flag(
                 "--meta-dsn-file",

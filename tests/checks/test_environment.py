@@ -13,11 +13,13 @@ MAY_READ_ENVIRONMENT = {
     "criu_relay.py",
     "enter.py",
     "front.py",
+    "service_manager.py",
 }
 """Files that read the environment or arguments.
 
 `criu_relay.py` is a program that runc starts, and `enter.py` one that starts the service's servers.
-`front.py` changes the environment of a process that changes its user.
+`front.py` changes the environment of a process that changes its user. `service_manager.py` takes
+systemd's variables out of it.
 """
 EDGE = {("os", "environ"), ("os", "getenv"), ("sys", "argv")}
 LATE_IMPORTS_ALLOWED = {

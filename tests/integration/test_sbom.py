@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import tomllib
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,13 @@ def text(capsys: pytest.CaptureFixture[str]) -> str:
 
 def test_the_document_is_valid(text: str) -> None:
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+
+
+def test_the_licence_of_the_service(text: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    service = json.loads(text)["metadata"]["component"]
+    assert (service["name"], service["version"]) == (project["name"], project["version"])
+    assert service["licenses"] == [{"license": {"id": project["license"]}}]
 
 
 def test_every_distribution_is_named(text: str) -> None:

@@ -1,4 +1,4 @@
-"""The command line: `boxd serve | doctor | down | images | volumes | backup | restore | ...`.
+"""The command line: `boxd serve | doctor | down | config | images | volumes | ...`.
 
 Each command imports the service itself: the import takes more than a second, and Ctrl-C must end it
 without a traceback.
@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 from box_guest.shared.command_line import CommandParser
 from box_guest.shared.unread import quietly
 from boxd import log
-from boxd.cli import backups, checking, images, sbom, serving, volumes
+from boxd.cli import backups, checking, configuring, images, sbom, serving, volumes
 from boxd.cli.parsers import COMMON, EVERYTHING, STARTING, parent
 from boxd.cli.printing import refused
 from boxd.cli.settings import config_of
+from boxd.version import VERSION
 
 if TYPE_CHECKING:
     import argparse
@@ -54,6 +55,9 @@ def parser() -> argparse.ArgumentParser:
     top: argparse.ArgumentParser = CommandParser(
         prog="boxd", description="Run sandboxes on demand, with a shared drive at /wrk."
     )
+    top.add_argument(
+        "--version", action="version", version=f"boxd {VERSION}", help="print the version"
+    )
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     for name, run, groups, text in (
         ("serve", serving.serve, EVERYTHING, "run the service in the foreground; Ctrl-C stops it"),
@@ -63,6 +67,6 @@ def parser() -> argparse.ArgumentParser:
         ("down", serving.down, EVERYTHING, DOWN_HELP),
     ):
         commands.add_parser(name, parents=[parent(groups)], help=text).set_defaults(run=run)
-    for module in (images, volumes, backups):
+    for module in (configuring, images, volumes, backups):
         module.add(commands)
     return top

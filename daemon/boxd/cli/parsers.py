@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from boxd.cli.settings import destination
+from boxd.cli.settings import CONFIG_FILE, GROUPS, destination
+from boxd.cli.settings_file import DEFAULT_PATH
 from boxd.config import Config, default_text, flags
 from boxd.names.flag import Group
 
@@ -38,6 +39,14 @@ def parent(groups: tuple[Group, ...]) -> argparse.ArgumentParser:
         for field_name, flag in flags():
             if flag.group is group:
                 _add(section, field_name, flag)
+        if group is Group.COMMON:
+            section.add_argument(
+                "--config",
+                dest=CONFIG_FILE,
+                metavar="FILE",
+                help=f"read settings from this TOML file (default: {DEFAULT_PATH}, if it exists)",
+            )
+    parser.set_defaults(**{GROUPS: groups})
     return parser
 
 

@@ -9,6 +9,8 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from boxd.version import DISTRIBUTION, VERSION
+
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
     from boxd.config import Config
 
+LICENSE = "Apache-2.0"
+"""SPDX identifier of the licence of the service."""
 DEBIAN_PACKAGES = (
     "ca-certificates", "curl", "python3", "python3-venv", "python3-dev", "gcc", "libc6-dev",
     "pkg-config", "libfuse3-dev", "patch", "fuse3", "postgresql-15", "runc", "iproute2", "nftables",
@@ -41,12 +45,16 @@ def sbom(config: Config, arguments: argparse.Namespace) -> int:
     """Print what is installed with the service; return 0."""
     from cyclonedx.model.bom import Bom
     from cyclonedx.model.component import Component, ComponentType
+    from cyclonedx.model.license import DisjunctiveLicense
     from cyclonedx.output import make_outputter
     from cyclonedx.schema import OutputFormat, SchemaVersion
 
     del config, arguments
     service = Component(
-        name="box-service", version=metadata.version("box-service"), type=ComponentType.APPLICATION
+        name=DISTRIBUTION,
+        version=VERSION,
+        type=ComponentType.APPLICATION,
+        licenses=[DisjunctiveLicense(id=LICENSE)],
     )
     bom = Bom(components=[*_python(), *_debian(), *_programs()])
     bom.metadata.component = service

@@ -36,6 +36,25 @@ MAX_OPEN_FILES = 65_536
 """Maximum number of files that the daemon may have open at once, if the system allows that many."""
 
 
+class Beats:
+    """Signs of life of a front: bytes that it writes to a descriptor."""
+
+    def __init__(self, descriptor: int, interval_s: float | None) -> None:
+        """Take the descriptor, and the seconds between two bytes; None: there is one byte only."""
+        os.set_blocking(descriptor, False)
+        self._descriptor = descriptor
+        self._interval_s = interval_s
+
+    def start(self) -> None:
+        """Write the first byte, and let the running event loop write the others."""
+        import asyncio
+
+        with suppress(BlockingIOError):  # nobody reads, so another byte says nothing more
+            os.write(self._descriptor, b"1")
+        if self._interval_s is not None:
+            asyncio.get_running_loop().call_later(self._interval_s, self.start)
+
+
 def serve(config: Config, arguments: argparse.Namespace) -> int:
     """Run the service until a signal stops it. Return the exit status. Raises BoxdError."""
     from boxd import doctor
@@ -66,7 +85,10 @@ def _supervise(config: Config, lock: int, bound: Bound, *, serve: bool) -> int:
     everything that an earlier service left running.
     """
     from boxd.privileged import helper
+    from boxd.privileged.service_manager import ServiceManager
     from boxd.privileged.supervision import Supervision
+
+    manager = ServiceManager.take()
 
     def run_helper(control: socket.socket) -> int:
         bound.close()
@@ -74,13 +96,16 @@ def _supervise(config: Config, lock: int, bound: Bound, *, serve: bool) -> int:
 
     def run_front(channel: socket.socket, ready: int) -> int:
         os.close(lock)
-        return refused(lambda: _front(config, bound, channel, ready, serve=serve))
+        beats = Beats(ready, manager.beat_s)
+        return refused(lambda: _front(config, bound, channel, beats, serve=serve))
 
     gc.freeze()  # the processes share the memory of the objects that exist now
-    return Supervision(run_helper, run_front, hangup.translator()).run()
+    return Supervision(run_helper, run_front, hangup.translator(), manager).run()
 
 
-def _front(config: Config, bound: Bound, channel: socket.socket, ready: int, *, serve: bool) -> int:
+def _front(
+    config: Config, bound: Bound, channel: socket.socket, beats: Beats, *, serve: bool
+) -> int:
     """Run a front; return its exit status. Raises BoxdError."""
     import asyncio
 
@@ -106,7 +131,7 @@ def _front(config: Config, bound: Bound, channel: socket.socket, ready: int, *, 
         return Service(config, files, host, progress, bound)
 
     if serve:
-        _run(serve_until_stopped(service, lambda: os.write(ready, b"1"), console))
+        _run(serve_until_stopped(service, beats.start, console))
     else:
         _run(_stop_left(service, console))
     return 0

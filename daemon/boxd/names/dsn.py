@@ -10,9 +10,14 @@ from urllib.parse import urlsplit
 from boxd.errors import BadRequest
 
 
+def has_password(text: str) -> bool:
+    """Return whether a DSN contains a password."""
+    return bool(urlsplit(text).password) or "password" in text.lower()
+
+
 def parse_dsn(text: str, flag: str) -> str:
     """Return a DSN that has no password. Raises BadRequest."""
-    if urlsplit(text).password or "password" in text.lower():
+    if has_password(text):
         raise BadRequest(
             f"{flag} must not contain a password, because other users can read command lines: "
             "write the DSN to a file with mode 0600 and give --meta-dsn-file FILE"

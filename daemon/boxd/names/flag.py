@@ -44,6 +44,19 @@ class Flag:
     default: str | None = None
     """The default that help texts show, if it is not the text of the field's default."""
     aliases: tuple[str, ...] = ()
+    holds_secret: Callable[[str], bool] | None = None
+    """Returns whether a text contains a secret. Such a text is valid in one place only: a settings
+    file that nobody but its owner can read. `parse` refuses it."""
+
+    @property
+    def key(self) -> str:
+        """The name of the flag in a settings file."""
+        return self.name.removeprefix("--")
+
+    @property
+    def is_list(self) -> bool:
+        """Whether the value is a list with commas."""
+        return self.metavar is not None and self.metavar.endswith(",...")
 
     @property
     def is_switch(self) -> bool:

@@ -1,8 +1,9 @@
 """The first process of the service: it starts the helper and the front, and starts them again.
 
-It does nothing else, so no stranger reaches it. Both processes end with it. If the front dies, a
-new one takes over; connections wait meanwhile. If the helper dies, both start again. Boxes, mounts
-and their processes keep running in each case, except after SIGINT.
+It also reports to the service manager. It does nothing else, so no stranger reaches it. Both
+processes end with it. If the front dies, a new one takes over; connections wait meanwhile. If the
+helper dies, both start again. Boxes, mounts and their processes keep running in each case, except
+after SIGINT.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING
 from boxd.privileged import channel
 from boxd.privileged.helper import FRONT_CONNECTED
 from boxd.privileged.processes import fork
+from boxd.privileged.service_manager import ServiceManager
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +41,8 @@ otherwise."""
 HELPER_S = 120.0
 """Seconds that the helper gets to stop before it is killed."""
 POLL = 0.02
+BEATS_MAX = 4096
+"""Bytes of a front's signs of life that are read at once."""
 GAVE_UP = 1
 
 _log = logging.getLogger(__name__)
@@ -57,13 +61,15 @@ class Supervision:
     """The two processes.
 
     `helper` runs the helper with its control socket, and `front` a front with its channel and a
-    descriptor to which it writes a byte when it serves. Both return an exit status. `on_hang_up`
-    returns the signal that a SIGHUP means for the front.
+    descriptor to which it writes a byte when it serves, and then `manager.beat_s` seconds after
+    each other one. Both return an exit status. `on_hang_up` returns the signal that a SIGHUP means
+    for the front.
     """
 
     helper: Callable[[socket.socket], int]
     front: Callable[[socket.socket, int], int]
     on_hang_up: Callable[[], signal.Signals]
+    manager: ServiceManager = field(default_factory=ServiceManager)
     _helper: Child | None = None
     _front: Child | None = None
     _control: socket.socket | None = None
@@ -72,6 +78,8 @@ class Supervision:
     """Whether an earlier front has served."""
     _front_served: bool = False
     """Whether the present front has served."""
+    _has_beaten: bool = False
+    """Whether the present front has shown a sign of life since the last message of the watchdog."""
     _stopping: bool = False
     _held: list[signal.Signals] = field(default_factory=list)
     """Signals for the front, in their order."""
@@ -145,15 +153,29 @@ class Supervision:
                 meaning = self.on_hang_up() if number == signal.SIGHUP else number
                 if meaning != signal.SIGHUP:
                     self._stopping = True
+                    self.manager.stopping()
                     self._deadline = time.monotonic() + STOP_S
                 self._held.append(meaning)
             self._pass_on()
+            self._report()
 
     def _next_signal(self) -> signal.Signals | None:
         """Wait for a signal; return None if something else may have to be done."""
-        waits = bool(self._held) or self._deadline is not None
-        answer = signal.sigtimedwait(SIGNALS, LOOK_S if waits else IDLE_S)
+        waits = bool(self._held) or self._deadline is not None or self.manager.waits_for_ready
+        idle_s = min(IDLE_S, self.manager.beat_s or IDLE_S)
+        answer = signal.sigtimedwait(SIGNALS, LOOK_S if waits else idle_s)
         return None if answer is None else signal.Signals(answer.si_signo)
+
+    def _report(self) -> None:
+        """Report to the service manager.
+
+        A front that serves must show signs of life. While one starts, it has nothing to show.
+        """
+        is_ready = self._is_ready()
+        if is_ready:
+            self.manager.ready()
+        if self.manager.beat(alive=self._has_beaten or not is_ready):
+            self._has_beaten = False
 
     def _pass_on(self) -> None:
         """Send held signals to the front, unless it replaces another one and does not serve yet.
@@ -175,7 +197,8 @@ class Supervision:
         if self._ready >= 0:
             os.set_blocking(self._ready, False)
             with suppress(BlockingIOError):
-                self._front_served |= bool(os.read(self._ready, 1))
+                self._has_beaten |= bool(os.read(self._ready, BEATS_MAX))
+                self._front_served |= self._has_beaten
         return self._front_served
 
     def _on_front_end(self) -> int | None:
@@ -207,7 +230,7 @@ class Supervision:
         """Forget the front, which has ended; return its status."""
         front, self._front = self._front, None
         self._served |= self._is_ready()
-        self._front_served = False
+        self._front_served = self._has_beaten = False
         if self._ready >= 0:
             os.close(self._ready)
             self._ready = -1

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from boxd.backends.checkpoint import criu_cache
 from boxd.backends.checkpoint.criu_config import OLDEST
 from boxd.backends.checkpoint.criu_selftest import SelfTestFailed, try_out
+from boxd.backends.host.programs import unpacked
 from boxd.backends.host.run import ENVIRONMENT, run
 from boxd.backends.records import write
 from boxd.errors import BoxdError, Unavailable
@@ -30,8 +31,8 @@ from boxd.errors import BoxdError, Unavailable
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-PREFIX = Path(__file__).resolve().parents[4] / ".build" / "criu"
-"""The directory into which `scripts/criu` unpacks CRIU."""
+PREFIX = unpacked("criu")
+"""The directory of the CRIU that `scripts/criu` unpacks."""
 KEPT = "suspend.json"
 """File of the verdict, in the state directory."""
 WORK = "suspend-test"

@@ -27,13 +27,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from boxd.backends.host import cgroups, mounts, processes
+from boxd.backends.host.programs import unpacked
 from boxd.backends.host.run import ENVIRONMENT, CommandFailed, run, run_silent
 from boxd.errors import BoxdError, Unavailable
 
 if TYPE_CHECKING:
     from boxd.backends.host.names import HostNames
 
-PREFIX = Path(__file__).resolve().parents[4] / ".build" / "lxcfs"
+PREFIX = unpacked("lxcfs")
 """The directory into which `scripts/lxcfs` unpacks lxcfs."""
 OLDEST = (5, 0)
 PLACES = (

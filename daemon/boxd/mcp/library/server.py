@@ -25,6 +25,7 @@ from boxd.mcp.tools.hints import with_address_hint, with_tool_names
 from boxd.mcp.tools.params import BadArguments, schema_of
 from boxd.mcp.tools.registry import BY_NAME, TOOLS
 from boxd.names.words import shown
+from boxd.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     Context = ServerRequestContext[Any, Any]
 
 NAME = "boxd"
-VERSION = "0.1.0"
 INSTRUCTIONS = (
     "Boxes are isolated machines. Create a box with box_spawn, use it with box_exec, box_read and "
     "box_write, and remove it with box_rm. An idle box is suspended, and resumes when you use it. "
