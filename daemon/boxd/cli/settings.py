@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from boxd.config import EXTERNAL_CACHE_SIZE, Config, flags
 from boxd.errors import BadRequest
+from boxd.names.flag import with_values
 
 if TYPE_CHECKING:
     import argparse
@@ -40,4 +41,4 @@ def config_of(arguments: argparse.Namespace) -> Config:
         values[field_name] = value if flag.parse is None else flag.parse(value, flag.name)
     if "store_file" in values:
         values.setdefault("cache_size", EXTERNAL_CACHE_SIZE)
-    return Config(**values)
+    return with_values(Config(), values)
