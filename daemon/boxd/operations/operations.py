@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from boxd.boxes.limits.budgets.output import Allowances
+from boxd.observation import UNOBSERVED
 from boxd.operations.agents import AgentOperations
 from boxd.operations.asks import AskOperations
 from boxd.operations.boxes import BoxOperations
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from boxd.boxes.state.interface import Catalog
     from boxd.clock import Clock
     from boxd.config import Address
+    from boxd.observation import Observer
     from boxd.operations.shared.drives import Drives
     from boxd.store.interface import ControlStore
     from boxd.workspaces.seal import Sealer
@@ -67,6 +69,7 @@ class Dependencies:
     """Encrypts the secrets and tokens of owners."""
     ssh_host: Address | None = None
     """The SSH address that users type; None if the operator has not configured one."""
+    observer: Observer = UNOBSERVED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,6 +94,8 @@ class Operations:
     fleet: FleetOperations
     """Commands of administrators on boxes and the host."""
     keys: KeyOperations
+    observer: Observer
+    """Receives reports about the work for clients."""
     output: Allowances
     """The budget of each owner for output that this process buffers."""
     owners: OwnerOperations
@@ -141,6 +146,7 @@ class Operations:
             drives=drive_operations,
             fleet=FleetOperations(store, audits, directory, lifecycle, access_policy),
             keys=keys,
+            observer=dependencies.observer,
             output=output,
             owners=OwnerOperations(
                 store, audits, keys, lifecycle, dependencies.tiers, access_policy, drives
