@@ -30,7 +30,7 @@ class Group(Enum):
     DRIVES = "drives (/wrk)"
     SSH = "SSH"
     HTTP = "HTTP API, previews and MCP"
-    TELEMETRY = "metrics and traces"
+    TRACES = "traces"
     SCHEDULE = "scheduled backups"
     BACKUPS = "backups"
 

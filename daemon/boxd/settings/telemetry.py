@@ -86,7 +86,7 @@ class TelemetrySettings:
         metadata=declared(
             Flag(
                 "--metrics-addr",
-                Group.TELEMETRY,
+                Group.LISTENERS,
                 "serve metrics for Prometheus at this private address, without a key",
                 "HOST:PORT",
                 parse_private_address,
@@ -99,7 +99,7 @@ class TelemetrySettings:
         metadata=declared(
             Flag(
                 "--trace-endpoint",
-                Group.TELEMETRY,
+                Group.TRACES,
                 "send OpenTelemetry traces to this OTLP/HTTP receiver",
                 "URL",
                 parse_endpoint,

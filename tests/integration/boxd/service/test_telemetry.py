@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tests.harness.servers.otlp import ReceivedSpan, Receiver
     from tests.harness.service.daemon import Daemon
 
+pytestmark = pytest.mark.timeout(180)
 DASHBOARD = Path(__file__).parents[4] / "docs/operate/grafana-boxd.json"
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 DOOR = "b7ad6b7169203331"
