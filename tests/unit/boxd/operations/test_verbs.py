@@ -64,6 +64,8 @@ def families() -> dict[str, type]:
     module = sys.modules[Operations.__module__]
     classes = {}
     for one in dataclasses.fields(Operations):
+        if one.name == "observer":
+            continue  # receives reports, and does nothing for users
         named = getattr(module, str(one.type), None)
         classes[one.name] = Catalog if one.type == "Catalog" else named
     assert all(inspect.isclass(found) for found in classes.values()), classes

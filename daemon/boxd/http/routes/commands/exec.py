@@ -215,7 +215,7 @@ async def _serve_streamed(
     try:
         async with (
             attach as attachment,
-            running(attachment.tunnel, request, attachment.env, attachment.oom) as run,
+            _running(attachment, request) as run,
         ):
             await exchange.while_connected(_stream(run, body, events))
     except BoxdError as error:
@@ -231,11 +231,21 @@ async def _serve_buffered(
 ) -> None:
     async with (
         attach as attachment,
-        running(attachment.tunnel, request, attachment.env, attachment.oom) as run,
+        _running(attachment, request) as run,
     ):
         await exchange.while_connected(_collect(run, body, output))
     # The box is already detached, so a slow client does not keep it awake.
     await exchange.while_connected(output.answer(exchange))
+
+
+def _running(attachment: Attachment, request: ExecRequest) -> AbstractAsyncContextManager[ExecRun]:
+    return running(
+        attachment.tunnel,
+        request,
+        attachment.env,
+        attachment.oom,
+        observer=attachment.observer,
+    )
 
 
 async def _stream(run: ExecRun, body: Body, events: EventStream) -> None:
