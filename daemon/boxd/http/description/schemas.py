@@ -75,6 +75,7 @@ _BOX: dict[str, Json] = {
 
 COMMAND_ID = "^[0-9a-f]{16}$"
 """Pattern of the ids of background commands."""
+_TIMEOUT: Json = {"type": "integer", "minimum": 1, "maximum": MAX_TIMEOUT_S, "default": 300}
 _CMD = described(
     {"type": "string", "minLength": 1}, "The command; the login shell of the box runs it."
 )
@@ -151,17 +152,36 @@ SCHEMAS: dict[str, Json] = {
             "uri": TEXT,
         },
     ),
+    "ExecBody": {
+        **record(
+            "A command with its whole standard input.",
+            {
+                "cmd": _CMD,
+                "env": _ENV,
+                "timeout_s": or_null(_TIMEOUT),
+                "stdin": described(TEXT, "The standard input, as text."),
+            },
+            "env",
+            "timeout_s",
+            "stdin",
+        ),
+        "additionalProperties": False,
+    },
+    "BatchEvent": record(
+        "One event of a batch. `stdout` and `stderr` carry the JSON `{box, data}` with base64,"
+        " `exit` carries `{box, code}`, and `failed` carries `{box, status, error}`. The last event"
+        " is `done`.",
+        {
+            "event": {"type": "string", "enum": ["stdout", "stderr", "exit", "failed", "done"]},
+            "data": TEXT,
+        },
+    ),
     "ExecHeader": record(
         "The first line of an exec body.",
         {
             "cmd": _CMD,
             "env": _ENV,
-            "timeout_s": {
-                "type": "integer",
-                "minimum": 1,
-                "maximum": MAX_TIMEOUT_S,
-                "default": 300,
-            },
+            "timeout_s": _TIMEOUT,
         },
         "env",
         "timeout_s",
