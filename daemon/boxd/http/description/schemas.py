@@ -28,6 +28,11 @@ def _object(about: str, fields: dict[str, Json], *optional: str) -> Json:
     return {"type": "object", "description": about, "properties": fields, "required": required}
 
 
+def _closed(about: str, fields: dict[str, Json], *optional: str) -> Json:
+    """Return an object like `_object` that has no other fields."""
+    return {**_object(about, fields, *optional), "additionalProperties": False}
+
+
 def _or_null(schema: Json) -> Json:
     return {"anyOf": [schema, {"type": "null"}]}
 
@@ -93,12 +98,13 @@ _BOX: dict[str, Json] = {
 COMMAND_ID = "^[0-9a-f]{16}$"
 """Pattern of the ids of background commands."""
 _CMD = _described(
-    {"type": "string", "minLength": 1}, "The command; the login shell of the box runs it."
+    {"type": "string", "minLength": 1, "pattern": r"^[^\u0000]+$"},
+    "The command; the login shell of the box runs it.",
 )
 _ENV: Json = {
     "type": "object",
     "propertyNames": {"pattern": "^[A-Za-z_][A-Za-z0-9_]*$"},
-    "additionalProperties": TEXT,
+    "additionalProperties": {"type": "string", "pattern": r"^[^\u0000]*$"},
     "maxProperties": 256,
 }
 
@@ -193,7 +199,7 @@ SCHEMAS: dict[str, Json] = {
         " number after a signal.",
         {"exit_code": COUNT, "stdout": BASE64, "stderr": BASE64, "duration_ms": COUNT},
     ),
-    "NewCommand": _object(
+    "NewCommand": _closed(
         "A background command to start.",
         {
             "cmd": _CMD,
@@ -262,7 +268,7 @@ SCHEMAS: dict[str, Json] = {
         },
         "id",
     ),
-    "Signal": _object("A signal to send.", {"signal": {"type": "string", "enum": list(SIGNALS)}}),
+    "Signal": _closed("A signal to send.", {"signal": {"type": "string", "enum": list(SIGNALS)}}),
     "FileEvent": _object(
         "One event of a file watch. `change` carries the JSON `{path, kind, is_dir}`, and `from`,"
         " the former path, if the kind is `moved`. `overflow` says that changes were lost. The last"

@@ -99,7 +99,12 @@ OUTPUT_OPERATIONS = {
                 maximum=STREAM_BYTES,
                 default=STREAM_BYTES,
             ),
-            header("Last-Event-ID", "The `id` of the last received event.", type="string"),
+            header(
+                "Last-Event-ID",
+                "The `id` of the last received event.",
+                type="string",
+                pattern="^[0-9]{1,18}$",
+            ),
         ),
     )
 }
