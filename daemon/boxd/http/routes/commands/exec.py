@@ -146,7 +146,6 @@ OPERATIONS = {
                 "`respond-async` starts a background command, and answers when it runs and has"
                 " accepted its input. It has no timeout by default, at most 7 days.",
                 type="string",
-                enum=["respond-async"],
             ),
         ),
         {
