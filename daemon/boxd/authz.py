@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 class Action(StrEnum):
     """An action that an interface can request."""
 
+    SHOW_IDENTITY = "show your identity"
     LIST_BOXES = "list boxes"
     SHOW_BOX = "show a box"
     CREATE_BOX = "create a box"
@@ -76,6 +77,7 @@ _HOLDERS: frozenset[Via] = frozenset({"ssh_key", "api_key", "cookie", "share"})
 _ADMIN: frozenset[Via] = frozenset({"admin"})
 
 TABLE: dict[Action, Rule] = {
+    Action.SHOW_IDENTITY: Rule(_ACCOUNT, scoped=True),
     Action.LIST_BOXES: Rule(_ACCOUNT, scoped=True),
     Action.SHOW_BOX: Rule(_HOLDERS, scoped=True),
     Action.CREATE_BOX: Rule(_ACCOUNT, scoped=True),
@@ -86,12 +88,12 @@ TABLE: dict[Action, Rule] = {
     Action.KEEP_BOX: Rule(_ACCOUNT, scoped=True),
     Action.SNAPSHOT_BOX: Rule(_ACCOUNT, scoped=True),
     Action.RELAY_BOX: Rule(_SSH, scoped=False),
-    Action.SHARE_BOX: Rule(_SSH, scoped=False),
+    Action.SHARE_BOX: Rule(_ACCOUNT, scoped=False),
     Action.LIST_PROFILES: Rule(_ACCOUNT, scoped=True),
     Action.LIST_CATALOG: Rule(_ACCOUNT, scoped=True),
     Action.CREATE_KEY: Rule(_SSH, scoped=False),
-    Action.LIST_KEYS: Rule(_SSH, scoped=False),
-    Action.REMOVE_KEY: Rule(_SSH, scoped=False),
+    Action.LIST_KEYS: Rule(_ACCOUNT, scoped=False),
+    Action.REMOVE_KEY: Rule(_ACCOUNT, scoped=False),
     Action.READ_DRIVE: Rule(_ACCOUNT, scoped=True),
     Action.WRITE_DRIVE: Rule(_ACCOUNT, scoped=True),
     Action.LIST_WORKSPACES: Rule(_ACCOUNT, scoped=True),
@@ -105,7 +107,7 @@ TABLE: dict[Action, Rule] = {
     Action.LIST_ASKS: Rule(_ACCOUNT, scoped=True),
     Action.MAKE_ASK: Rule(_ACCOUNT, scoped=True),
     Action.ANSWER_ASK: Rule(_ACCOUNT, scoped=False),
-    Action.CONFIGURE_AGENT: Rule(_SSH, scoped=False),
+    Action.CONFIGURE_AGENT: Rule(_ACCOUNT, scoped=False),
     Action.DRIVE_AGENT: Rule(_ACCOUNT, scoped=False),
     Action.ADMINISTER: Rule(_ADMIN, scoped=False),
 }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.mcp.tools import drive
+from boxd.mcp.tools.drive import drive
 from boxd.mcp.tools.registry import TOOLS
 from boxd.workspaces.drive import PIECE, Condition, Drive, Written
 from tests.harness.http.mcp import talk

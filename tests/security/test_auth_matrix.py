@@ -65,7 +65,11 @@ async def _target(house: Furnished, row: Row, column: str) -> str:
     box_id = await house.box_id("web")
     box = {"other workspace": "web", "workspace/name": "ws2%2Fweb", "id": box_id}.get(way, "web")
     path = row.get("path", row.get("route").partition(" ")[2])
-    for word, what in (("{box}", box), ("{id}", box_id), ("{port}", str(house.app))):
+    (ask,) = await house.house.store.asks(house.alice.owner)
+    shares = await house.house.store.shares(house.alice.owner)
+    share = next((one.id for one in shares if one.expires is None), "")
+    words = {"{box}": box, "{id}": box_id, "{port}": str(house.app)}
+    for word, what in (words | {"{ask}": ask.id, "{share}": share}).items():
         path = path.replace(word, what)
     if way == "other workspace":
         path += ("&" if "?" in path else "?") + "ws=ws2"

@@ -36,12 +36,15 @@ async def _arguments(house: Furnished, row: Row, column: str) -> dict[str, Any]:
     way = COLUMNS[column].addresses
     outside = way == "other workspace"
     box_id = await house.box_id("web")
+    shares = await house.house.store.shares(house.alice.owner)
+    share = next(one.id for one in shares if one.expires is None)
     (ask,) = await house.house.store.asks(house.alice.owner)
     words = {
         "{box}": "ws2/web" if outside else box_id if way == "id" else "web",
         "{new}": "ws2/new" if outside else "new",
         "{ws}": "ws2" if outside else None,
         "{ask}": ask.id,
+        "{share}": share,
         "{dir}/written": str(house.house.root / "written"),
     }
     found = {name: words.get(str(value), value) for name, value in row.what["args"].items()}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from boxd.boxes.state import feed
 from boxd.errors import NotFound
-from boxd.mcp.tools.boxes import fleet_json
+from boxd.mcp.tools.boxes.boxes import fleet_json
 from boxd.names.words import shown
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -42,3 +42,17 @@ class Profile:
     defaults: ProfileDefaults = NO_DEFAULTS
     snapshot: str | None = None
     built_from: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form: `lifetime_s` is the grace, `deadline_s` the ttl of new boxes."""
+        defaults = self.defaults
+        return {
+            "name": self.name,
+            "image": self.image,
+            "flavor": defaults.flavor,
+            "lifetime_s": None if defaults.grace is None else defaults.grace.total_seconds(),
+            "deadline_s": None if defaults.ttl is None else defaults.ttl.total_seconds(),
+            "egress": defaults.egress,
+            "durable": defaults.durable,
+            "built_from": self.built_from,
+        }

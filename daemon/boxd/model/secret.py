@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -28,6 +28,15 @@ class StoredSecret:
     sealed: bytes = field(repr=False)
     updated: datetime
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form, without the value."""
+        return {
+            "name": self.name,
+            "tier": self.tier,
+            "ws": self.workspace,
+            "updated": self.updated.isoformat(),
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Agent:
@@ -43,3 +52,12 @@ class Agent:
     format: Format
     sealed: bytes = field(repr=False)
     updated: datetime
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form, without the token."""
+        return {
+            "cmd": self.command,
+            "env": self.env,
+            "format": self.format,
+            "updated": self.updated.isoformat(),
+        }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -22,3 +22,23 @@ class Share:
     created: datetime
     expires: datetime | None
     last_used: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class SharedBox:
+    """A share, and the current reference of its box."""
+
+    share: Share
+    ref: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form, without the token."""
+        share = self.share
+        return {
+            "id": share.id,
+            "box": self.ref,
+            "box_id": share.box_id,
+            "created": share.created.isoformat(),
+            "expires": share.expires.isoformat() if share.expires else None,
+            "last_used": share.last_used.isoformat() if share.last_used else None,
+        }

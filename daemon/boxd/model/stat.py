@@ -29,7 +29,8 @@ class Stat:
 class Identity:
     """The identity of the caller, and the owner's objects.
 
-    `workspaces` are the named workspaces, sorted. `busy` are those with boxes.
+    `workspaces` are the named workspaces, sorted. `busy` are those with boxes. `api_keys` None: the
+    credential may not list keys. `scope` is the workspace of a scoped credential.
     """
 
     fingerprint: str
@@ -37,7 +38,8 @@ class Identity:
     boxes: int
     workspaces: tuple[str, ...]
     busy: tuple[str, ...]
-    api_keys: int
+    api_keys: int | None
+    scope: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form that `whoami --json` prints."""
@@ -48,4 +50,5 @@ class Identity:
             "workspaces": list(self.workspaces),
             "workspaces_with_boxes": list(self.busy),
             "api_keys": self.api_keys,
+            "scope": self.scope,
         }

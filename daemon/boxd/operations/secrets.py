@@ -108,11 +108,11 @@ _REMEDY = "remove one: secret rm NAME"
 
 def _place(p: Principal, tier: Tier, ws: str | None) -> str | None:
     """Return the workspace of a tier; None: the default workspace, or the whole account."""
+    workspace = checked_workspace(p, ws)
     if tier == "account":
         if p.scope is not None:
             raise Forbidden(f"this credential is confined to workspace {p.scope}")
         return None
-    workspace = checked_workspace(p, ws)
     require(p, Action.CHANGE_SECRETS, Target(p.owner, workspace))
     return workspace
 

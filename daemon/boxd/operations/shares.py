@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import re
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ from boxd.authz import Action, require
 from boxd.boxes.state.requests import BoxAccess
 from boxd.errors import Ambiguous, BadRequest, Confidential, InvalidShare, NotFound
 from boxd.model.progress import SILENT
-from boxd.model.share import Share
+from boxd.model.share import Share, SharedBox
 from boxd.names.words import SHARE_PREFIX, shown
 from boxd.principal import Principal
 from boxd.secret import Secret, digest, random_hex
@@ -39,14 +38,6 @@ if TYPE_CHECKING:
 _TOKEN = re.compile(SHARE_PREFIX + "[0-9a-f]{32}")
 _ID_PREFIX = re.compile("[0-9a-f]{1,32}")
 _CANDIDATES = 10
-
-
-@dataclass(frozen=True, slots=True)
-class SharedBox:
-    """A share, and the current reference of its box."""
-
-    share: Share
-    ref: str
 
 
 class ShareOperations:

@@ -42,9 +42,16 @@ class StatOperations:
         self._tier_of = tier_of
 
     async def whoami(self, p: Principal) -> Identity:
-        """Return the identity of the principal, and the number of its boxes and keys."""
-        require(p, Action.LIST_KEYS)
+        """Return the identity of the principal, and the number of its boxes and keys.
+
+        A scoped credential learns nothing about other workspaces, or about the keys of its owner.
+        """
+        require(p, Action.SHOW_IDENTITY)
         boxes = await self._directory.visible(p)
+        if p.scope is not None:
+            busy = (p.scope,) if boxes else ()
+            tier = self._tier_of(p.owner).name
+            return Identity(p.owner, tier, len(boxes), (p.scope,), busy, None, p.scope)
         return Identity(
             fingerprint=p.owner,
             tier=self._tier_of(p.owner).name,

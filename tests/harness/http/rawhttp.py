@@ -14,6 +14,9 @@ UPGRADE = (
     ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
 )
 
+OF_ONE_ANSWER = (b"date:", b"x-request-id:")
+"""Headers that differ between equal answers."""
+
 
 @dataclass(frozen=True)
 class Request:
@@ -39,7 +42,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer. `head` is the status line and the unchanged header lines except `Date`."""
+    """An answer. `head` is the status line and the unchanged header lines except OF_ONE_ANSWER."""
 
     status: int
     head: tuple[bytes, ...]
@@ -71,7 +74,7 @@ async def ask(host: str, port: int, request: Request) -> Answer:
     finally:
         writer.close()
         await writer.wait_closed()
-    kept = [line for line in lines if not line.lower().startswith(b"date:")]
+    kept = [line for line in lines if not line.lower().startswith(OF_ONE_ANSWER)]
     headers = {}
     for line in lines:
         name, _, value = line.partition(b":")

@@ -27,7 +27,8 @@ def before_call(ctx: HookContext, case: Case[Any], kwargs: dict[str, Any]) -> No
     """Correct the boundary values of schemathesis.
 
     It fills entity tags with `0`, whatever their pattern is. It also cannot know that a request to
-    create a directory has no body, because a schema does not express this.
+    create a directory has no body, because a schema does not express this. It does not wait for the
+    answers to questions, which nobody gives.
     """
     del ctx, kwargs
     for name in ("If-Match", "If-None-Match"):
@@ -35,3 +36,7 @@ def before_call(ctx: HookContext, case: Case[Any], kwargs: dict[str, Any]) -> No
             del case.headers[name]
     if case.method == "PUT" and str(case.path_parameters.get("path", "")).endswith("/"):
         case.body = b""
+    for values in (case.body, case.query):
+        wait_s = values.get("wait_s") if isinstance(values, dict) else None
+        if isinstance(values, dict) and isinstance(wait_s, int):
+            values["wait_s"] = min(wait_s, 1)

@@ -34,7 +34,7 @@ def target(route: Route) -> str:
     """A path of the route."""
     path = route.path.replace("...", "")
     names = {"{box}": "web", "{ref}": "web", "{spec}": "web", "{port}": "80", "{canvas}": "x"}
-    names |= {"{path}": "x", "{name}": "x", "{number}": "1"}
+    names |= {"{path}": "x", "{name}": "x", "{number}": "1", "{id}": "0f3a"}
     for name, value in names.items():
         path = path.replace(name, value)
     assert "{" not in path, path

@@ -15,6 +15,7 @@ VIAS: tuple[Via, ...] = ("ssh_key", "api_key", "cookie", "share", "admin")
 ACCOUNT = {"ssh_key", "api_key"}
 HOLDERS = ACCOUNT | {"cookie", "share"}
 EXPECTED: dict[Action, tuple[set[str], bool]] = {
+    Action.SHOW_IDENTITY: (ACCOUNT, True),
     Action.LIST_BOXES: (ACCOUNT, True),
     Action.SHOW_BOX: (HOLDERS, True),
     Action.CREATE_BOX: (ACCOUNT, True),
@@ -25,12 +26,12 @@ EXPECTED: dict[Action, tuple[set[str], bool]] = {
     Action.KEEP_BOX: (ACCOUNT, True),
     Action.SNAPSHOT_BOX: (ACCOUNT, True),
     Action.RELAY_BOX: ({"ssh_key"}, False),
-    Action.SHARE_BOX: ({"ssh_key"}, False),
+    Action.SHARE_BOX: (ACCOUNT, False),
     Action.LIST_PROFILES: (ACCOUNT, True),
     Action.LIST_CATALOG: (ACCOUNT, True),
     Action.CREATE_KEY: ({"ssh_key"}, False),
-    Action.LIST_KEYS: ({"ssh_key"}, False),
-    Action.REMOVE_KEY: ({"ssh_key"}, False),
+    Action.LIST_KEYS: (ACCOUNT, False),
+    Action.REMOVE_KEY: (ACCOUNT, False),
     Action.READ_DRIVE: (ACCOUNT, True),
     Action.WRITE_DRIVE: (ACCOUNT, True),
     Action.LIST_WORKSPACES: (ACCOUNT, True),
@@ -44,7 +45,7 @@ EXPECTED: dict[Action, tuple[set[str], bool]] = {
     Action.LIST_ASKS: (ACCOUNT, True),
     Action.MAKE_ASK: (ACCOUNT, True),
     Action.ANSWER_ASK: (ACCOUNT, False),
-    Action.CONFIGURE_AGENT: ({"ssh_key"}, False),
+    Action.CONFIGURE_AGENT: (ACCOUNT, False),
     Action.DRIVE_AGENT: (ACCOUNT, False),
     Action.ADMINISTER: ({"admin"}, False),
 }
@@ -83,7 +84,7 @@ def test_refusal_names_the_scope() -> None:
             require(confined, action, Target(OWNER, "ws2"))
 
 
-def test_keys_are_managed_over_ssh_only() -> None:
+def test_keys_are_created_over_ssh_only() -> None:
     with pytest.raises(Forbidden, match="use ssh"):
         require(Principal(OWNER, None, "api_key"), Action.CREATE_KEY)
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from boxd.boxes.commands.exec import MAX_TIMEOUT_S
+from boxd.http.description.account_schemas import ACCOUNT_SCHEMAS
+from boxd.http.description.forms import BASE64, COUNT, TEXT, TIME, described, or_null, record
 from boxd.http.description.operation import NAME, Json, array, ref
 from boxd.model.box import BoxState
 
-TEXT: Json = {"type": "string"}
-COUNT: Json = {"type": "integer", "minimum": 0}
-TIME: Json = {"type": "string", "format": "date-time"}
-BASE64: Json = {"type": "string", "contentEncoding": "base64"}
-BYTES: Json = {"type": "string", "format": "binary"}
 UPGRADED: Json = {
     "description": "The connection is a WebSocket. A refused handshake returns an error status.",
     "headers": {"Upgrade": {"schema": {"type": "string", "const": "websocket"}}},
@@ -20,96 +17,90 @@ _ENCODED: Json = {"type": "string", "pattern": "%[89A-F][0-9A-F]"}
 """Percent-encoded bytes, of which at least one is not ASCII."""
 
 
-def _object(about: str, fields: dict[str, Json], *optional: str) -> Json:
-    """Return an object whose fields are all required, except the `optional` ones."""
-    required = [name for name in fields if name not in optional]
-    return {"type": "object", "description": about, "properties": fields, "required": required}
-
-
-def _or_null(schema: Json) -> Json:
-    return {"anyOf": [schema, {"type": "null"}]}
-
-
-def _described(schema: Json, about: str) -> Json:
-    return {**schema, "description": about}
-
-
-_STATE = _described(
+_STATE = described(
     {"type": "string", "enum": [state.value for state in BoxState]}, "The state, as `ls` shows it."
 )
 _BOX: dict[str, Json] = {
     "id": {"type": "string", "pattern": "^[0-9a-f]{32}$"},
     "name": {"type": "string", "pattern": NAME},
-    "workspace": _described({"type": "string"}, "Absent in the default workspace."),
+    "workspace": described({"type": "string"}, "Absent in the default workspace."),
     "image": TEXT,
     "state": _STATE,
     "age_s": {"type": "number", "minimum": 0},
     "cpus": {"type": "number", "exclusiveMinimum": 0},
     "mem_mb": COUNT,
-    "ref": _described(TEXT, "The reference that addresses the box: `name` or `workspace/name`."),
+    "ref": described(TEXT, "The reference that addresses the box: `name` or `workspace/name`."),
     "flavor": TEXT,
-    "profile": _described(
-        _or_null(TEXT), "The profile that the box was created from; null: none, or unknown."
+    "profile": described(
+        or_null(TEXT), "The profile that the box was created from; null: none, or unknown."
     ),
-    "detail": _described(TEXT, "The reason of the state; often empty."),
-    "attached": _described(COUNT, "The number of attachments that keep the box awake."),
+    "detail": described(TEXT, "The reason of the state; often empty."),
+    "attached": described(COUNT, "The number of attachments that keep the box awake."),
     "why": {
         "type": "object",
         "additionalProperties": COUNT,
         "description": "The number of attachments by kind.",
     },
     "created": TIME,
-    "deadline": _described(
-        _or_null(TIME), "The time when the box is removed, even while it is in use."
+    "deadline": described(
+        or_null(TIME), "The time when the box is removed, even while it is in use."
     ),
-    "grace_s": _described(
-        _or_null({"type": "number"}),
+    "grace_s": described(
+        or_null({"type": "number"}),
         "Seconds that the box stays awake after the last attachment ends.",
     ),
-    "clamped": _described({"type": "boolean"}, "The deadline is earlier than requested."),
-    "next": _described(_or_null(ref("NextAct")), "The next automatic action; null: none."),
-    "removal": _described(
-        _or_null(ref("Removal")),
+    "clamped": described({"type": "boolean"}, "The deadline is earlier than requested."),
+    "next": described(or_null(ref("NextAct")), "The next automatic action; null: none."),
+    "removal": described(
+        or_null(ref("Removal")),
         "The automatic removal of the box if nobody uses it until then; null: none.",
     ),
-    "memory": _described({"type": "boolean"}, "The box is suspended and its memory is saved."),
-    "durable": _described({"type": "boolean"}, "The service removes the box only at its deadline."),
+    "memory": described({"type": "boolean"}, "The box is suspended and its memory is saved."),
+    "durable": described({"type": "boolean"}, "The service removes the box only at its deadline."),
     "auto_suspend": {"type": "boolean"},
-    "pinned_until": _or_null(TIME),
+    "pinned_until": or_null(TIME),
     "pin_why": TEXT,
-    "egress": _described(TEXT, "`all`, `none`, or a list of names and networks."),
-    "disk_mb": _described(COUNT, "Limit in MiB; 0: no limit."),
+    "egress": described(TEXT, "`all`, `none`, or a list of names and networks."),
+    "disk_mb": described(COUNT, "Limit in MiB; 0: no limit."),
     "pids": COUNT,
-    "drive": _described({"type": "boolean"}, "/wrk is mounted in the box."),
+    "drive": described({"type": "boolean"}, "/wrk is mounted in the box."),
     "confidential": {"type": "boolean"},
-    "runtime": _described(TEXT, "The OCI runtime; empty: the default of the host."),
-    "containers": _described({"type": "boolean"}, "The box may run containers inside it."),
-    "no_suspend": _described(TEXT, "Why the box is never suspended; empty: it can be."),
-    "usage": _described(_or_null(ref("Usage")), "The last measurement; null: none yet."),
+    "runtime": described(TEXT, "The OCI runtime; empty: the default of the host."),
+    "containers": described({"type": "boolean"}, "The box may run containers inside it."),
+    "no_suspend": described(TEXT, "Why the box is never suspended; empty: it can be."),
+    "usage": described(or_null(ref("Usage")), "The last measurement; null: none yet."),
 }
 
 SCHEMAS: dict[str, Json] = {
-    "Error": _object(
+    "Error": record(
         "The body of every error: what happened, to what, and what to do next.",
         {"error": TEXT},
     ),
-    "Ok": _object("The answer is yes.", {"ok": {"type": "boolean", "const": True}}),
-    "Box": _object("One box.", _BOX, "workspace"),
-    "BoxState": _object("The current state of a box.", {"state": _STATE}),
-    "NextAct": _object(
+    "Ok": record("The answer is yes.", {"ok": {"type": "boolean", "const": True}}),
+    "Box": record("One box.", _BOX, "workspace"),
+    "MadeBox": record(
+        "A box that the request created or resumed.",
+        {
+            **_BOX,
+            "notes": described({"type": "array", "items": TEXT}, "Remarks for people."),
+        },
+        "workspace",
+    ),
+    "BoxState": record("The current state of a box.", {"state": _STATE}),
+    "NextAct": record(
         "The next automatic action on a box.",
         {"act": {"type": "string", "enum": ["removed", "suspended"]}, "at": TIME},
     ),
-    "Removal": _object(
+    "Removal": record(
         "An automatic removal of a box, and its cause.",
         {"at": TIME, "why": {"type": "string", "enum": ["deadline", "unused"]}},
     ),
-    "Usage": _object(
+    "Usage": record(
         "The host resources that a box uses.",
         {
             "at": TIME,
             "cpu_s": {"type": "number"},
-            "cpu_share": _or_null({"type": "number"}),
+            "cpu_share": or_null({"type": "number"}),
             "memory_bytes": COUNT,
             "disk_bytes": COUNT,
             "pids": COUNT,
@@ -119,11 +110,11 @@ SCHEMAS: dict[str, Json] = {
             "saved_memory_bytes": COUNT,
         },
     ),
-    "Image": _object(
+    "Image": record(
         "An image that a box can start from.",
         {"name": TEXT, "description": TEXT, "built": {"type": "boolean"}},
     ),
-    "Flavor": _object(
+    "Flavor": record(
         "A set of resource limits for a box.",
         {
             "name": TEXT,
@@ -132,7 +123,7 @@ SCHEMAS: dict[str, Json] = {
             "mem_mb": COUNT,
         },
     ),
-    "Canvas": _object(
+    "Canvas": record(
         "A document that a program rendered, without its content.",
         {
             "id": {"type": "string", "pattern": "^[a-z0-9-]{1,64}$"},
@@ -140,16 +131,16 @@ SCHEMAS: dict[str, Json] = {
             "mime": TEXT,
             "size": COUNT,
             "revision": {"type": "integer", "minimum": 1},
-            "scope": _or_null(TEXT),
+            "scope": or_null(TEXT),
             "updated": TIME,
-            "expires": _or_null(TIME),
+            "expires": or_null(TIME),
             "uri": TEXT,
         },
     ),
-    "ExecHeader": _object(
+    "ExecHeader": record(
         "The first line of an exec body.",
         {
-            "cmd": _described(
+            "cmd": described(
                 {"type": "string", "minLength": 1},
                 "The command; the login shell of the box runs it.",
             ),
@@ -169,12 +160,12 @@ SCHEMAS: dict[str, Json] = {
         "env",
         "timeout_s",
     ),
-    "ExecEvent": _object(
+    "ExecEvent": record(
         "One event of an exec stream. `stdout` and `stderr` carry base64; the last event, `exit`,"
         " carries the JSON `{code}`.",
         {"event": {"type": "string", "enum": ["stdout", "stderr", "exit"]}, "data": TEXT},
     ),
-    "Event": _object(
+    "Event": record(
         "One message as an event. The first event of a stream in a session has an `id`, a `retry`"
         " in milliseconds and no data.",
         {"event": TEXT, "data": TEXT, "id": TEXT, "retry": COUNT},
@@ -182,12 +173,12 @@ SCHEMAS: dict[str, Json] = {
         "id",
         "retry",
     ),
-    "ExecResult": _object(
+    "ExecResult": record(
         "The result of a command. `exit_code` is 124 after a timeout, and 128 plus the signal"
         " number after a signal.",
         {"exit_code": COUNT, "stdout": BASE64, "stderr": BASE64, "duration_ms": COUNT},
     ),
-    "Entry": _object(
+    "Entry": record(
         "A directory entry. If the name is not UTF-8, `name` contains U+FFFD, and `encoded_name`"
         " has the percent-encoded bytes, ready for use as the last segment of a URL.",
         {
@@ -198,7 +189,7 @@ SCHEMAS: dict[str, Json] = {
         },
         "encoded_name",
     ),
-    "Directory": _object(
+    "Directory": record(
         "A directory with its entries, sorted by the bytes of their names. If the path is not"
         " UTF-8, `path` contains U+FFFD, and `encoded_path` has the percent-encoded bytes.",
         {
@@ -209,13 +200,13 @@ SCHEMAS: dict[str, Json] = {
         },
         "encoded_path",
     ),
-    "Removed": _object(
+    "Removed": record(
         "A removed file or directory. A `path` or `name` that is not UTF-8 contains U+FFFD, and"
         " `encoded_path` or `encoded_name` has the percent-encoded bytes.",
         {
             "number": {"type": "integer", "minimum": 1},
-            "path": _described(
-                _or_null(TEXT),
+            "path": described(
+                or_null(TEXT),
                 "The path on the drive before the removal; null: unknown, because a directory above"
                 " it is no longer in the trash.",
             ),
@@ -223,7 +214,7 @@ SCHEMAS: dict[str, Json] = {
             "name": TEXT,
             "encoded_name": _ENCODED,
             "is_dir": {"type": "boolean"},
-            "is_link": _described(
+            "is_link": described(
                 {"type": "boolean"}, "The file had other names when this name was removed."
             ),
             "size": COUNT,
@@ -232,31 +223,31 @@ SCHEMAS: dict[str, Json] = {
         "encoded_path",
         "encoded_name",
     ),
-    "Trash": _object(
+    "Trash": record(
         "One page of removed files and directories, the newest first.",
         {
             "entries": array("Removed"),
-            "next": _described(_or_null(TEXT), "The cursor of the next page; null: the list ends."),
+            "next": described(or_null(TEXT), "The cursor of the next page; null: the list ends."),
         },
     ),
-    "Restored": _object(
+    "Restored": record(
         "The result of a restore. Files are counted once for each name.",
         {
-            "path": _described(TEXT, "The path of the restored entry."),
+            "path": described(TEXT, "The path of the restored entry."),
             "encoded_path": _ENCODED,
             "files": COUNT,
             "directories": COUNT,
             "missing": {
                 "type": "array",
-                "items": _object(
+                "items": record(
                     "An entry that stays in the trash, and the reason.",
                     {"path": TEXT, "encoded_path": _ENCODED, "reason": TEXT},
                     "encoded_path",
                 ),
                 "description": "At most 100 entries.",
             },
-            "missing_count": _described(COUNT, "The number of entries that stay in the trash."),
-            "earlier_count": _described(
+            "missing_count": described(COUNT, "The number of entries that stay in the trash."),
+            "earlier_count": described(
                 COUNT,
                 "The number of further names of restored files that stay in the trash, because they"
                 " were removed earlier than the directory.",
@@ -264,25 +255,25 @@ SCHEMAS: dict[str, Json] = {
         },
         "encoded_path",
     ),
-    "DriveSnapshot": _object(
+    "DriveSnapshot": record(
         "A read-only copy of a tree of a drive.",
         {
             "name": TEXT,
-            "path": _described(TEXT, "The path of the source at that time."),
+            "path": described(TEXT, "The path of the source at that time."),
             "encoded_path": _ENCODED,
             "created": TIME,
             "inodes": COUNT,
-            "bytes": _described(COUNT, "The size of its files, without holes."),
+            "bytes": described(COUNT, "The size of its files, without holes."),
         },
         "encoded_path",
     ),
-    "Copied": _object(
+    "Copied": record(
         "The path of a copy.", {"path": TEXT, "encoded_path": _ENCODED}, "encoded_path"
     ),
-    "Resize": _object(
+    "Resize": record(
         "A text frame to a terminal; the service ignores other text frames.",
         {
-            "resize": _object(
+            "resize": record(
                 "The new size; values outside 1 to 1000 are clamped.",
                 {"cols": {"type": "integer"}, "rows": {"type": "integer"}},
             )
@@ -294,4 +285,5 @@ SCHEMAS: dict[str, Json] = {
         "properties": {"jsonrpc": {"type": "string", "const": "2.0"}},
         "required": ["jsonrpc"],
     },
+    **ACCOUNT_SCHEMAS,
 }

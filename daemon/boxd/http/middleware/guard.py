@@ -55,6 +55,8 @@ class Guard:
             try:
                 _check(scope)
                 await self._app({**scope, RECORD: exchange}, exchange.receive, exchange.send)
+            except ClientGone:
+                return
             except Exception as error:
                 await _answer_failure(exchange, error, self._named)
 
@@ -81,7 +83,7 @@ def _logged(method: str, record: Record) -> Iterator[None]:
     finally:
         record.leave()
         _access.info(
-            "%s %s %d %d ms in=%d out=%d key=%s%s",
+            "%s %s %d %d ms in=%d out=%d key=%s id=%s%s",
             method[:LOGGED_METHOD],
             record.route,
             record.status,
@@ -89,6 +91,7 @@ def _logged(method: str, record: Record) -> Iterator[None]:
             record.bytes_in,
             record.bytes_out,
             record.principal,
+            record.id,
             "" if record.finished else " unfinished",
         )
 

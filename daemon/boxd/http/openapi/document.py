@@ -22,7 +22,17 @@ ABOUT = (
     " and share a drive. Keys are created only over SSH: `ssh cli@HOST apikeys create laptop`."
     " Every error is a JSON object with one string, `error`."
 )
-FAMILIES = ("Boxes", "Commands", "Files", "Ports", "MCP", "Canvases", "Catalogs", "Service")
+FAMILIES = (
+    "Boxes",
+    "Commands",
+    "Files",
+    "Ports",
+    "MCP",
+    "Canvases",
+    "Account",
+    "Catalogs",
+    "Service",
+)
 _SECURITY: Json = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "`Authorization: Bearer KEY`."},
     "apiKey": {"type": "apiKey", "in": "header", "name": "X-Api-Key"},

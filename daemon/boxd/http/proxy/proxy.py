@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from boxd.boxes.presence.attachments import PROXIED
 from boxd.boxes.state.requests import BoxAccess
 from boxd.errors import BadName, NotFound
+from boxd.http.description.forms import BYTES
 from boxd.http.description.operation import PROXY_KEYS, REFERENCE, Json, Operation, errors, path
-from boxd.http.description.schemas import BYTES, UPGRADED
+from boxd.http.description.schemas import UPGRADED
 from boxd.http.proxy.bridge import bridge
 from boxd.http.proxy.calls import Call, client_of
 from boxd.http.proxy.cookies import set_lines

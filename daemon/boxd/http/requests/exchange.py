@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
+from boxd.http.requests.body import ClientGone
 from boxd.http.requests.headers import has_body
 
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from boxd.http.requests.errors import Answer
     from boxd.principal import Principal
 
+T = TypeVar("T")
+REQUEST_ID = b"x-request-id"
 CLOSE = (b"connection", b"close")
 COMMON_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -77,6 +81,8 @@ class Record:
     def __init__(self, scope: Scope) -> None:
         self.closed: asyncio.Event = scope.get("state", {}).get(CLOSED) or asyncio.Event()
         self._slot: ConnectionSlot | None = scope.get("state", {}).get(SLOT)
+        self.id = secrets.token_hex(8)
+        """Names the request in its response and in the access log."""
         self.route = "-"
         self.principal = "-"
         self.status = 0
@@ -94,6 +100,21 @@ class Record:
         """Stop counting the request: it has ended."""
         if self._slot is not None:
             self._slot.end()
+
+    async def connected(self, serving: Coroutine[Any, Any, T]) -> T:
+        """Return the result of `serving`, which ends when the client disconnects.
+
+        Raises ClientGone if the client disconnected first.
+        """
+        results: list[T] = []
+
+        async def collect() -> None:
+            results.append(await serving)
+
+        await self.while_connected(collect())
+        if not results:
+            raise ClientGone
+        return results[0]
 
     async def while_connected(self, serving: Coroutine[Any, Any, None]) -> None:
         """Run `serving` until it ends or the client disconnects, whichever is first."""
@@ -167,6 +188,7 @@ class Exchange(Record):
         names = {name for name, _ in complete}
         if not self.passed_on:
             complete += [line for line in COMMON_HEADERS if line[0] not in names]
+            complete.append((REQUEST_ID, self.id.encode()))
             if b"date" not in names:
                 complete.append(date_line())
         complete += self.more_headers

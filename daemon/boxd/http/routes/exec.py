@@ -21,6 +21,7 @@ from boxd.boxes.commands.exec import (
 )
 from boxd.boxes.state.requests import BoxAccess
 from boxd.errors import BadRequest, BoxdError, TooLarge, Unavailable
+from boxd.http.description.forms import BYTES
 from boxd.http.description.operation import (
     JSON_TYPE,
     REFERENCE,
@@ -31,7 +32,6 @@ from boxd.http.description.operation import (
     query,
     ref,
 )
-from boxd.http.description.schemas import BYTES
 from boxd.http.requests.auth import authenticate
 from boxd.http.requests.body import IDLE_S, Body, ClientGone
 from boxd.http.requests.exchange import cancel, exchange_of

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from boxd.errors import BadRequest
 from boxd.http.requests.auth import authenticate
 from boxd.http.requests.headers import path_text, query_flag, query_values, query_workspace
+from boxd.http.requests.json_body import read_json
 from boxd.http.routes.route import Route, matches
 
 if TYPE_CHECKING:
@@ -17,11 +19,16 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from boxd.http.description.operation import Operation
+    from boxd.http.requests.json_body import Form
     from boxd.http.routes.page import Pages
     from boxd.operations import Operations
     from boxd.principal import Principal
 
     Handler: TypeAlias = "Callable[[JsonRequest], Awaitable[Response]]"
+
+
+MAX_DIGITS = 18
+"""Maximum length of a number in a query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +58,10 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class JsonRequest:
-    """One request to a JSON route. JSON routes read no body."""
+    """One request to a JSON route."""
 
     scope: Scope
+    receive: Receive
     services: Services
     path: str
     """The template of the route that matched."""
@@ -67,10 +75,27 @@ class JsonRequest:
         principal = await authenticate(self.scope, operations)
         return Caller(operations, principal, query_workspace(self.scope["query_string"]))
 
+    async def form(self, form: type[Form]) -> Form:
+        """Return the JSON body, checked against its structure. Raises what `read_json` raises."""
+        return await read_json(self.scope, self.receive, form)
+
     def parameter(self, name: str) -> str:
         """Return the path parameter `{name}`, decoded. Raises BadRequest if it is not UTF-8."""
         index = self.path.split("/").index(f"{{{name}}}")
         return path_text(self.scope["path"].split("/")[index])
+
+    def number(self, name: str, *, default: int, least: int, most: int) -> int:
+        """Return a query parameter that is a whole number; `default` if absent.
+
+        Raises BadRequest if it is outside `least` and `most`.
+        """
+        values = set(self.query(name))
+        if not values:
+            return default
+        text = values.pop().decode("ascii", "replace")
+        if values or not text.isdigit() or len(text) > MAX_DIGITS or not least <= int(text) <= most:
+            raise BadRequest(f"?{name}= must be a whole number from {least} to {most}")
+        return int(text)
 
     def query(self, name: str) -> list[bytes]:
         """Return all values of a query parameter, in order."""
@@ -104,7 +129,7 @@ class JsonRoute:
 
     async def serve(self, scope: Scope, receive: Receive, send: Send, services: Services) -> None:
         """Answer one request. Exceptions of the handler pass to the caller."""
-        response = await self.handler(JsonRequest(scope, services, self.path))
+        response = await self.handler(JsonRequest(scope, receive, services, self.path))
         await response(scope, receive, send)
 
 

@@ -12,7 +12,6 @@ from boxd.http.middleware.cors import Origins
 from boxd.http.middleware.hosts import ServedHosts
 from boxd.http.proxy import proxy
 from boxd.http.routes import (
-    boxes,
     catalogs,
     copies,
     health,
@@ -25,6 +24,16 @@ from boxd.http.routes import (
     wrk,
 )
 from boxd.http.routes import exec as exec_api
+from boxd.http.routes.account import (
+    agent,
+    asks,
+    figures,
+    keys,
+    profiles,
+    secrets,
+    workspaces,
+)
+from boxd.http.routes.boxes import boxes, power, shares, snapshots
 from boxd.http.routes.route import StreamRoute
 
 if TYPE_CHECKING:
@@ -36,6 +45,16 @@ if TYPE_CHECKING:
 JSON_ROUTES = (
     *health.ROUTES,
     *boxes.ROUTES,
+    *power.ROUTES,
+    *snapshots.ROUTES,
+    *shares.ROUTES,
+    *figures.ROUTES,
+    *workspaces.ROUTES,
+    *profiles.ROUTES,
+    *secrets.ROUTES,
+    *keys.ROUTES,
+    *agent.ROUTES,
+    *asks.ROUTES,
     *catalogs.ROUTES,
     *surfaces.ROUTES,
     *trash.ROUTES,

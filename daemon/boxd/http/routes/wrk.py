@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
 from boxd.errors import BadRange, BadRequest
+from boxd.http.description.forms import BYTES
 from boxd.http.description.operation import (
     JSON_TYPE,
     WS,
@@ -22,7 +23,6 @@ from boxd.http.description.operation import (
     tags,
 )
 from boxd.http.description.operation import header as header_parameter
-from boxd.http.description.schemas import BYTES
 from boxd.http.requests.auth import authenticate
 from boxd.http.requests.body import Body, ClientGone
 from boxd.http.requests.conditions import (

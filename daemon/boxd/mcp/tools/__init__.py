@@ -1,4 +1,4 @@
-"""The tools, one group per file.
+"""The tools: one folder for boxes, one for the drive, one for the account.
 
 A tool translates: it checks arguments, calls an operation, and formats the result.
 """

@@ -5,19 +5,18 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from boxd.mcp.tools import (
+from boxd.mcp.tools.account import (
+    agent,
     asks,
-    boxes,
     canvases,
-    commands,
-    copies,
-    delegate,
-    drive,
-    files,
+    identity,
+    keys,
+    profiles,
     secrets,
-    trash,
     workspaces,
 )
+from boxd.mcp.tools.boxes import boxes, commands, delegate, files, shares, snapshots
+from boxd.mcp.tools.drive import copies, drive, trash
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
 
 TOOLS: tuple[Tool, ...] = (
     *boxes.TOOLS,
+    *snapshots.TOOLS,
+    *shares.TOOLS,
     *commands.TOOLS,
     *delegate.TOOLS,
     *files.TOOLS,
@@ -33,7 +34,11 @@ TOOLS: tuple[Tool, ...] = (
     *trash.TOOLS,
     *copies.TOOLS,
     *workspaces.TOOLS,
+    *profiles.TOOLS,
     *secrets.TOOLS,
+    *agent.TOOLS,
+    *keys.TOOLS,
+    *identity.TOOLS,
     *canvases.TOOLS,
     *asks.TOOLS,
 )

@@ -8,7 +8,7 @@ from boxd.errors import BoxdError
 from boxd.ssh.admin.arguments import owner_argument
 from boxd.ssh.cli.command import Call, Command, Reply
 from boxd.ssh.cli.table import table
-from boxd.ssh.cli.verbs.account.apikeys import COLUMNS, key_json, key_row
+from boxd.ssh.cli.verbs.account.apikeys import COLUMNS, key_row
 
 if TYPE_CHECKING:
     import argparse
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 async def _list(call: Call) -> Reply:
     keys = await call.operations.owners.fleet_keys(call.principal, call.args.owner)
-    return Reply([key_json(key) for key in keys], table(COLUMNS, [key_row(key) for key in keys]))
+    return Reply([key.to_json() for key in keys], table(COLUMNS, [key_row(key) for key in keys]))
 
 
 def _remove_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, cast
 
 from boxd.boxes.limits.budgets.output import Allowance, Room
-from boxd.mcp.tools.commands import collect, result_of
+from boxd.mcp.tools.boxes.commands import collect, result_of
 from boxd.mcp.tools.tool import Call
 from tests.harness.simulation.world import ALICE
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from boxd.ssh.cli.command import Call, Command, Reply
 from boxd.ssh.cli.table import format_time, table
@@ -43,16 +43,7 @@ async def _rm(call: Call) -> Reply:
 
 def _agent_reply(agent: Agent) -> Reply:
     row = (agent.command, agent.env, agent.format, format_time(agent.updated))
-    return Reply(_json(agent), table(("CMD", "ENV", "FORMAT", "UPDATED"), [row]))
-
-
-def _json(agent: Agent) -> dict[str, Any]:
-    return {
-        "cmd": agent.command,
-        "env": agent.env,
-        "format": agent.format,
-        "updated": agent.updated.isoformat(),
-    }
+    return Reply(agent.to_json(), table(("CMD", "ENV", "FORMAT", "UPDATED"), [row]))
 
 
 COMMANDS = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from boxd.names.duration import parse_duration
 from boxd.ssh.cli.command import Call, Command, Reply
@@ -47,28 +47,17 @@ async def _create(call: Call) -> Reply:
     scope = "your whole account" if key.scope is None else f"workspace {key.scope}"
     expires = "never expires" if key.expires is None else f"expires {format_time(key.expires)}"
     note = f"key {key.name} for {scope}, {expires}; it is shown only once"
-    return Reply(key_json(key) | {"key": secret.reveal()}, secret.reveal() + "\n", [note])
+    return Reply(key.to_json() | {"key": secret.reveal()}, secret.reveal() + "\n", [note])
 
 
 async def _list(call: Call) -> Reply:
     keys = await call.operations.keys.list_keys(call.principal)
-    return Reply([key_json(key) for key in keys], table(COLUMNS, [key_row(key) for key in keys]))
+    return Reply([key.to_json() for key in keys], table(COLUMNS, [key_row(key) for key in keys]))
 
 
 async def _remove(call: Call) -> Reply:
     await call.operations.keys.remove_key(call.principal, call.args.name)
     return Reply({"removed": call.args.name}, f"removed {call.args.name}\n")
-
-
-def key_json(key: ApiKey) -> dict[str, Any]:
-    """Return the JSON form of a key, without the key itself."""
-    return {
-        "name": key.name,
-        "scope": key.scope,
-        "created": key.created.isoformat(),
-        "expires": key.expires.isoformat() if key.expires else None,
-        "last_used": key.last_used.isoformat() if key.last_used else None,
-    }
 
 
 COMMANDS = (

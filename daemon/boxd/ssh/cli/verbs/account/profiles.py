@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from boxd.model.profile import ProfileDefaults
 from boxd.model.progress import Progress
@@ -49,7 +49,7 @@ async def _set(call: Call) -> Reply:
     profile = await call.operations.profiles.set_profile(
         call.principal, args.name, args.image, _defaults(args), Progress(notes.append)
     )
-    return Reply(_json(profile), table(_COLUMNS, [_row(profile)]), notes)
+    return Reply(profile.to_json(), table(_COLUMNS, [_row(profile)]), notes)
 
 
 async def _build(call: Call) -> Reply:
@@ -58,7 +58,7 @@ async def _build(call: Call) -> Reply:
     profile = await call.operations.builds.build_profile(
         call.principal, args.name, args.base, _defaults(args), Progress(notes.append)
     )
-    return Reply(_json(profile), table(_COLUMNS, [_row(profile)]), notes)
+    return Reply(profile.to_json(), table(_COLUMNS, [_row(profile)]), notes)
 
 
 def _defaults(args: argparse.Namespace) -> ProfileDefaults:
@@ -74,7 +74,7 @@ def _defaults(args: argparse.Namespace) -> ProfileDefaults:
 async def _list(call: Call) -> Reply:
     profiles = await call.operations.profiles.list_profiles(call.principal)
     return Reply(
-        [_json(profile) for profile in profiles],
+        [profile.to_json() for profile in profiles],
         table(_COLUMNS, [_row(profile) for profile in profiles]),
     )
 
@@ -85,7 +85,7 @@ async def _show(call: Call) -> Reply:
     rows = list(zip(keys, _row(profile), strict=True))
     if profile.built_from is not None:
         rows.append(("built from", profile.built_from))
-    return Reply(_json(profile), key_value_lines(rows))
+    return Reply(profile.to_json(), key_value_lines(rows))
 
 
 async def _remove(call: Call) -> Reply:
@@ -104,20 +104,6 @@ def _row(profile: Profile) -> tuple[object, ...]:
         defaults.egress,
         "yes" if defaults.durable else "no",
     )
-
-
-def _json(profile: Profile) -> dict[str, Any]:
-    defaults = profile.defaults
-    return {
-        "name": profile.name,
-        "image": profile.image,
-        "flavor": defaults.flavor,
-        "lifetime_s": None if defaults.grace is None else defaults.grace.total_seconds(),
-        "deadline_s": None if defaults.ttl is None else defaults.ttl.total_seconds(),
-        "egress": defaults.egress,
-        "durable": defaults.durable,
-        "built_from": profile.built_from,
-    }
 
 
 def _span(text: str | None, what: str) -> timedelta | None:

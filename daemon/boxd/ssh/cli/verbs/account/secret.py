@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from boxd.names.variable import parse_variable
 from boxd.names.words import DEFAULT_WORKSPACE
@@ -45,12 +45,12 @@ async def _set(call: Call) -> Reply:
         call.principal, call.args.name, value, tier=_tier(call), ws=call.args.ws
     )
     note = "new sessions and commands get this value; running programs keep the old one"
-    return Reply(_json(secret) | {"created": created}, _table([secret]), [note])
+    return Reply(secret.to_json() | {"created": created}, _table([secret]), [note])
 
 
 async def _ls(call: Call) -> Reply:
     secrets = await call.operations.secrets.list_secrets(call.principal, call.args.ws)
-    return Reply([_json(secret) for secret in secrets], _table(secrets))
+    return Reply([secret.to_json() for secret in secrets], _table(secrets))
 
 
 async def _rm(call: Call) -> Reply:
@@ -74,15 +74,6 @@ def _scope(secret: StoredSecret) -> str:
     if secret.tier == "account":
         return secret.tier
     return f"{secret.tier} {secret.workspace or DEFAULT_WORKSPACE}"
-
-
-def _json(secret: StoredSecret) -> dict[str, Any]:
-    return {
-        "name": secret.name,
-        "tier": secret.tier,
-        "ws": secret.workspace,
-        "updated": secret.updated.isoformat(),
-    }
 
 
 COMMANDS = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from boxd.names.duration import parse_duration
 from boxd.ssh.cli.command import Call, Command, Reply, workspace_option
@@ -11,7 +11,6 @@ from boxd.ssh.cli.table import format_time, table
 if TYPE_CHECKING:
     import argparse
 
-    from boxd.operations.shares import SharedBox
 
 _ID_DIGITS = 12
 """Number of digits of an id in a table. `share rm` accepts fewer if they identify one share."""
@@ -49,7 +48,7 @@ async def _create(call: Call) -> Reply:
         " it is shown only once",
         f"to revoke it: share rm {share.id[:_ID_DIGITS]}",
     ]
-    return Reply(_json(shared) | {"token": token.reveal(), "ssh": ssh}, ssh + "\n", notes)
+    return Reply(shared.to_json() | {"token": token.reveal(), "ssh": ssh}, ssh + "\n", notes)
 
 
 async def _ls(call: Call) -> Reply:
@@ -65,25 +64,13 @@ async def _ls(call: Call) -> Reply:
         for shared in shares
     ]
     columns = ("ID", "BOX", "CREATED", "EXPIRES", "LAST USED")
-    return Reply([_json(shared) for shared in shares], table(columns, rows))
+    return Reply([shared.to_json() for shared in shares], table(columns, rows))
 
 
 async def _rm(call: Call) -> Reply:
     shared = await call.operations.shares.remove_share(call.principal, call.args.id)
     text = f"removed share {shared.share.id[:_ID_DIGITS]} of {shared.ref}\n"
     return Reply({"removed": shared.share.id, "box": shared.ref}, text)
-
-
-def _json(shared: SharedBox) -> dict[str, Any]:
-    share = shared.share
-    return {
-        "id": share.id,
-        "box": shared.ref,
-        "box_id": share.box_id,
-        "created": share.created.isoformat(),
-        "expires": share.expires.isoformat() if share.expires else None,
-        "last_used": share.last_used.isoformat() if share.last_used else None,
-    }
 
 
 COMMANDS = (

@@ -45,6 +45,16 @@ async def _fleet(call: Call) -> dict[str, Any]:
     return fleet | {"quota": {limit.what: limit.to_json() for limit in limits}}
 
 
+async def _info(call: Call) -> dict[str, Any]:
+    view = await call.operations.boxes.inspect(call.principal, call.args["box"])
+    return view.to_json()
+
+
+async def _unpin(call: Call) -> dict[str, Any]:
+    view = await call.operations.boxes.unpin(call.principal, call.args["box"])
+    return view.to_json()
+
+
 async def _spawn(call: Call) -> dict[str, Any]:
     created = False
 
@@ -156,6 +166,16 @@ TOOLS = (
         idempotent=True,
     ),
     Tool(
+        "box_info",
+        "Show a box",
+        "Show one box with all its settings, and the resources that it uses now.",
+        _info,
+        (REF,),
+        BOX,
+        BOX_OPTIONAL,
+        read_only=True,
+    ),
+    Tool(
         "box_suspend",
         "Suspend a box",
         "Suspend a box: write its memory to disk. Its processes continue when it resumes.",
@@ -212,6 +232,16 @@ TOOLS = (
             ),
             Param("why", "string", "the reason, shown beside the box", default=""),
         ),
+        BOX,
+        BOX_OPTIONAL,
+        idempotent=True,
+    ),
+    Tool(
+        "box_unpin",
+        "Remove the pin of a box",
+        "Remove the pin of a box, so that the service may suspend the box when it is idle.",
+        _unpin,
+        (REF,),
         BOX,
         BOX_OPTIONAL,
         idempotent=True,

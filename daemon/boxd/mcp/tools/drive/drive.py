@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from boxd.errors import BadRequest, Conflict, NotFound, PreconditionFailed, TooLarge
-from boxd.mcp.tools.boxes import WS
-from boxd.mcp.tools.files import (
+from boxd.mcp.tools.boxes.boxes import WS
+from boxd.mcp.tools.boxes.files import (
     DATA,
     ENCODED_PATH,
     ENCODING_OF_DATA,

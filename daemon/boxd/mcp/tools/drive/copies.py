@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from boxd.mcp.tools.boxes import WS
+from boxd.mcp.tools.boxes.boxes import WS
 from boxd.mcp.tools.params import Param
 from boxd.mcp.tools.shapes import INTEGER, STRING, list_of
 from boxd.mcp.tools.tool import Call, Tool

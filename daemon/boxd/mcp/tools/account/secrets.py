@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from boxd.mcp.tools.boxes import WS
+from boxd.mcp.tools.boxes.boxes import WS
 from boxd.mcp.tools.params import Param
 from boxd.mcp.tools.shapes import BOOLEAN, NULLABLE_STRING, STRING, list_of
 from boxd.mcp.tools.tool import Call, Tool
 from boxd.secret import Secret
-
-if TYPE_CHECKING:
-    from boxd.model.secret import StoredSecret
 
 TIERS = ("account", "workspace")
 NAME = Param("name", "string", "the name of the environment variable", required=True)
@@ -25,7 +22,7 @@ TIER = Param("tier", "string", _TIER_DESCRIPTION, default="workspace", choices=T
 async def _list(call: Call) -> dict[str, Any]:
     secrets = await call.operations.secrets.list_secrets(call.principal, call.args["ws"])
     tier = call.args["tier"]
-    return {"secrets": [_json(secret) for secret in secrets if tier in (None, secret.tier)]}
+    return {"secrets": [secret.to_json() for secret in secrets if tier in (None, secret.tier)]}
 
 
 async def _set(call: Call) -> dict[str, Any]:
@@ -44,15 +41,6 @@ async def _rm(call: Call) -> dict[str, Any]:
         call.principal, call.args["name"], tier=call.args["tier"], ws=call.args["ws"]
     )
     return {"name": secret.name}
-
-
-def _json(secret: StoredSecret) -> dict[str, Any]:
-    return {
-        "name": secret.name,
-        "tier": secret.tier,
-        "ws": secret.workspace,
-        "updated": secret.updated.isoformat(),
-    }
 
 
 TOOLS = (

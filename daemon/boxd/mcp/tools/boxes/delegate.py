@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from boxd.boxes.commands.exec import MAX_TIMEOUT_S
-from boxd.mcp.tools.commands import COMMAND, RESULT, encode_streams
+from boxd.mcp.tools.boxes.commands import COMMAND, RESULT, encode_streams
 from boxd.mcp.tools.params import Param
 from boxd.mcp.tools.shapes import STRING
 from boxd.mcp.tools.tool import Call, Tool

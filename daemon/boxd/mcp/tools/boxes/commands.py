@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from boxd.boxes.commands.exec import DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S, ExecRequest, running
 from boxd.boxes.commands.output import SHOWN_LINE, HeadAndTail, Lines, last_shown
 from boxd.boxes.state.requests import BoxAccess
-from boxd.mcp.tools.boxes import REF
+from boxd.mcp.tools.boxes.boxes import REF
 from boxd.mcp.tools.params import Param
 from boxd.mcp.tools.shapes import BOOLEAN, ENCODING, INTEGER, STRING, encode, to_base64
 from boxd.mcp.tools.tool import Call, Tool

@@ -9,7 +9,7 @@ from urllib.parse import unquote_to_bytes
 from boxd.boxes.commands.output import whole_characters
 from boxd.boxes.state.requests import BoxAccess
 from boxd.errors import BadRequest
-from boxd.mcp.tools.boxes import REF
+from boxd.mcp.tools.boxes.boxes import REF
 from boxd.mcp.tools.params import Param
 from boxd.mcp.tools.shapes import BOOLEAN, ENCODING, ENTRIES, INTEGER, STRING, decode, encode
 from boxd.mcp.tools.tool import Call, Tool

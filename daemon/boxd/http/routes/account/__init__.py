@@ -1,0 +1,1 @@
+"""Protocol adapter only. The routes of an account: workspaces, profiles, secrets, keys, asks."""

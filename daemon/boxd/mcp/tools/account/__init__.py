@@ -1,0 +1,1 @@
+"""Tools that work with the objects of an account."""

@@ -1,0 +1,1 @@
+"""Tools that work with boxes: create, run, files, snapshots, shares."""
