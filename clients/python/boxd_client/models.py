@@ -58,7 +58,11 @@ def _convert(value: object, hint: object, place: str) -> object:
     if origin is types.UnionType:
         if value is None and type(None) in arguments:
             return None
-        return _convert(value, next(one for one in arguments if one is not type(None)), place)
+        options = [one for one in arguments if one is not type(None)]
+        for option in options[:-1]:
+            if isinstance(option, type) and type(value) is option:
+                return value
+        return _convert(value, options[-1], place)
     if origin is list and isinstance(value, list):
         return [_convert(one, arguments[0], place) for one in value]
     if origin is dict and isinstance(value, dict):

@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from boxd_client._sync.client import Client
-from boxd_client.errors import NotFound
 
 if TYPE_CHECKING:
     import argparse
@@ -37,12 +36,3 @@ class Context:
     def box(self) -> Box:
         """Return the box that the arguments name."""
         return self.client.box(self.args.box)
-
-    def ensured_box(self) -> Box:
-        """Return the box that the arguments name; create it if it does not exist."""
-        box = self.box()
-        try:
-            box.info()
-        except NotFound:
-            return self.client.boxes.create(box.ref)
-        return box

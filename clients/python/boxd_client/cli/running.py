@@ -30,7 +30,7 @@ def run(context: Context) -> int:
         raise InvalidRequest("no command; for example: box run dev uname -a")
     cmd = words[0] if len(words) == 1 else shlex.join(words)
     if args.detach:
-        command = context.ensured_box().start(cmd, env=env, timeout=args.timeout)
+        command = _start(context, cmd, env)
         if context.json:
             print_json(command.info().raw)
         else:
@@ -126,10 +126,19 @@ def _newest(box: Box) -> str:
     return max(commands, key=lambda command: (command.started, command.id)).id
 
 
+def _start(context: Context, cmd: str, env: dict[str, str], *, stdin: bool = False) -> Command:
+    """Start a background command; create the box if it does not exist."""
+    box, timeout = context.box(), context.args.timeout
+    try:
+        return box.start(cmd, env=env, timeout=timeout, stdin=stdin)
+    except NotFound:
+        box = context.client.boxes.create(box.ref)
+        return box.start(cmd, env=env, timeout=timeout, stdin=stdin)
+
+
 def _with_input(context: Context, cmd: str, env: dict[str, str]) -> int:
     """Run a command with standard input. Two connections let input and output overlap."""
-    box = context.ensured_box()
-    command = box.start(cmd, env=env, timeout=context.args.timeout, stdin=True, keep_awake=True)
+    command = _start(context, cmd, env, stdin=True)
     failures: list[BoxError] = []
     feed = threading.Thread(target=_feed, args=(command, failures), daemon=True)
     feed.start()
