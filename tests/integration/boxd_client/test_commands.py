@@ -43,7 +43,9 @@ def dev(url: str, key: str) -> None:
 
 @background
 def test_a_command_outlives_its_client(client: Call) -> None:
-    command_id = client(lambda c: c.box("dev").start("read x; echo got $x; exit 3", stdin=True)).id
+    command_id = client(
+        lambda c: c.box("dev").start("x=$(cat); echo got $x; exit 3", stdin=True)
+    ).id
     assert command_id in {one.id for one in client(lambda c: c.box("dev").commands())}
     assert client(lambda c: c.box("dev").command(command_id).info()).state == "running"
     client(lambda c: c.box("dev").command(command_id).write("hello\n", close=True))

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,18 +23,34 @@ from boxd_client import (
     Unauthorized,
 )
 from tests.harness.clients.forms import blocking
+from tests.harness.documents.readme import blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     Call = Callable[[Callable[[Any], Any]], Any]
 
+README = Path(__file__).parents[3] / "clients/python/README.md"
 pytestmark = pytest.mark.timeout(300)
 
 
 def test_three_lines_to_a_first_command(client: Call) -> None:
     assert client(lambda c: c.box("dev").exec("hostname; echo oops >&2; exit 3")).exit_code == 3
     assert client(lambda c: c.box("dev").exec("hostname")).stdout == "dev\n"
+
+
+def test_the_programs_of_the_readme(url: str, key: str) -> None:
+    programs = [block for block in blocks(README) if block.language == "python"]
+    assert len(programs) == 2
+    for program in programs:
+        done = subprocess.run(
+            [sys.executable, "-c", program.text],
+            env=os.environ | {"BOXD_URL": url, "BOXD_API_KEY": key},
+            capture_output=True,
+            text=True,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert re.search("^Linux dev|exit code [0-9]+", done.stdout)
 
 
 def test_a_failed_command_with_check(client: Call) -> None:
