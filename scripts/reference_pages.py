@@ -1,4 +1,4 @@
-"""Write the generated pages of docs/: flags, CLI, HTTP API, errors, modules and import rules.
+"""Write the generated pages of docs/: flags, CLI, HTTP API, verbs, errors, modules and import rules.
 
 `make docs-pages` runs it. With `--check` it writes nothing; the exit status is 1 if a page differs
 from the code.
@@ -18,6 +18,7 @@ from boxd import errors
 from boxd.cli.main import parser
 from boxd.errors import BoxdError
 from boxd.http.openapi.document import document
+from boxd.operations.verbs import INTERFACES, VERBS
 from boxd.ssh.admin.console import CONSOLE
 from boxd.ssh.cli.registry import CLI
 from tests.checks.source import PACKAGES
@@ -37,6 +38,7 @@ def pages() -> dict[str, str]:
         "reference/flags.md": flags(),
         "reference/cli.md": cli(),
         "reference/api.md": api(),
+        "reference/verbs.md": verbs(),
         "reference/errors.md": error_classes(),
         "internals/modules.md": modules(),
         "internals/import-rules.md": import_rules(),
@@ -107,6 +109,23 @@ def api() -> str:
         if lines:
             parts.append(f"## {tag}\n\n" + _table(("Request", "Effect", "Status"), lines))
     return "\n".join(parts)
+
+
+def verbs() -> str:
+    """The registry of verbs as a table: what each interface calls a verb, or why it has none."""
+    rows = []
+    for verb in VERBS:
+        reasons = dict(verb.missing)
+        cells = [
+            _codes(verb.names(interface)) or _cell(f"none: {reasons[interface]}")
+            for interface in INTERFACES
+        ]
+        rows.append((_cell(verb.about), *cells))
+    about = (
+        "SSH, HTTP and MCP can do the same. This table lists each operation and its name at each"
+        " interface. Tests compare it with the code.\n"
+    )
+    return "\n".join([_head("Verbs"), about, _table(("Verb", "SSH", "HTTP", "MCP"), rows)])
 
 
 def error_classes() -> str:

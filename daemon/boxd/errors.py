@@ -35,6 +35,8 @@ class BoxdError(Exception):
 
     http_status: ClassVar[int] = 500
     exit_status: ClassVar[int] = 1
+    retry_after_s: ClassVar[int | None] = None
+    """Seconds after which the same request may succeed; None: it will not, by itself."""
 
 
 class BadRequest(BoxdError):
@@ -132,6 +134,7 @@ class QuotaExceeded(BoxdError):
     """The request exceeds a limit of the owner. The text names the limit and its value."""
 
     http_status = 429
+    retry_after_s = 10
 
 
 class NothingListening(BoxdError):
@@ -150,6 +153,7 @@ class Unavailable(BoxdError):
     """A part of the service that the request needs is down or disabled."""
 
     http_status = 503
+    retry_after_s = 2
 
 
 class DialTimeout(BoxdError):

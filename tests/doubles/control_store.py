@@ -14,6 +14,7 @@ from boxd.model.end import End
 from boxd.model.workspace import Workspace
 from tests.doubles.control_store_accounts import MemoryAccounts
 from tests.doubles.control_store_canvases import MemoryCanvases
+from tests.doubles.control_store_idempotent import MemoryIdempotent
 from tests.doubles.control_store_proxy import MemoryProxy
 from tests.doubles.control_store_secrets import MemorySecrets
 from tests.doubles.control_store_shares import MemoryShares
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
     from boxd.model.volume import Volume
 
 
-class MemoryStore(MemoryShares, MemoryAccounts, MemorySecrets, MemoryCanvases, MemoryProxy):
+class MemoryStore(
+    MemoryShares, MemoryAccounts, MemorySecrets, MemoryCanvases, MemoryProxy, MemoryIdempotent
+):
     """Forgets everything with the process."""
 
     def __init__(self) -> None:

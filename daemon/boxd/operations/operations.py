@@ -14,6 +14,7 @@ from boxd.operations.canvases import CanvasOperations
 from boxd.operations.delegate import DelegateOperations
 from boxd.operations.drives import DriveOperations
 from boxd.operations.fleet import FleetOperations
+from boxd.operations.idempotent import IdempotentRequests
 from boxd.operations.keys import KeyOperations
 from boxd.operations.owners import OwnerOperations
 from boxd.operations.preview_sessions import PreviewSessionOperations
@@ -90,6 +91,8 @@ class Operations:
     drives: DriveOperations
     fleet: FleetOperations
     """Commands of administrators on boxes and the host."""
+    idempotent: IdempotentRequests
+    """Requests with an idempotency key."""
     keys: KeyOperations
     output: Allowances
     """The budget of each owner for output that this process buffers."""
@@ -140,6 +143,7 @@ class Operations:
             directory=directory,
             drives=drive_operations,
             fleet=FleetOperations(store, audits, directory, lifecycle, access_policy),
+            idempotent=IdempotentRequests(store, vault, clock),
             keys=keys,
             output=output,
             owners=OwnerOperations(

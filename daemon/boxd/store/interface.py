@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from boxd.model.box import Box, BoxChanges, BoxNotes, BoxState
     from boxd.model.canvas import Canvas
     from boxd.model.end import End
+    from boxd.model.idempotent import IdempotentRequest
     from boxd.model.key import ApiKey
     from boxd.model.profile import Profile
     from boxd.model.proxy import ProxySession
@@ -256,6 +257,27 @@ class ControlStore(Protocol):
 
         Of the other sessions, delete all except the newest `keep`.
         """
+        ...
+
+    # --- requests with an idempotency key -------------------------------------------------
+
+    async def start_request(self, request: IdempotentRequest) -> IdempotentRequest:
+        """Add a request, unless one with its key exists; return the one that exists now.
+
+        The caller has started the request if the result has its `attempt`.
+        """
+        ...
+
+    async def finish_request(self, request: IdempotentRequest, status: int, sealed: bytes) -> None:
+        """Set status and response of this attempt. No error if it does not exist."""
+        ...
+
+    async def drop_request(self, request: IdempotentRequest) -> None:
+        """Delete this attempt, so that its key is free again. No error if it does not exist."""
+        ...
+
+    async def trim_requests(self, owner: str, before: datetime, keep: int) -> None:
+        """Delete the owner's requests that started before a time, and all but the last `keep`."""
         ...
 
     # --- accounts and audit --------------------------------------------------------------

@@ -126,3 +126,29 @@ async def test_every_response_has_an_id_of_its_own(web: Web) -> None:
     ids = {response.headers["x-request-id"] for response in responses}
     assert len(ids) == 4
     assert all(len(one) == 16 for one in ids)
+
+
+async def test_a_repeated_creation_gets_the_first_response(web: Web) -> None:
+    client = web.client()
+    key = {"idempotency-key": "one"}
+    await client.post("/v1/boxes", json={"spec": "web"})
+    first = await client.post("/v1/boxes/web/shares", json={"ttl_s": 60}, headers=key)
+    again = await client.post("/v1/boxes/web/shares", json={"ttl_s": 60}, headers=key)
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert first.json() == again.json()
+    assert "idempotent-replayed" not in first.headers
+    assert again.headers["idempotent-replayed"] == "true"
+    assert len((await client.get("/v1/shares")).json()) == 1
+    other = await client.post("/v1/boxes/web/shares", json={"ttl_s": 61}, headers=key)
+    assert other.status_code == 400
+    bad = await client.post("/v1/boxes", json={"spec": "x"}, headers={"idempotency-key": "a b"})
+    assert bad.status_code == 400
+    refused = await web.client(key="svc_0").post("/v1/boxes", json={"spec": "x"}, headers=key)
+    assert refused.status_code == 401
+
+
+async def test_responses_say_how_many_requests_may_be_in_progress(web: Web) -> None:
+    headers = (await web.client().get("/v1/boxes")).headers
+    assert int(headers["ratelimit-limit"]) > int(headers["ratelimit-remaining"]) >= 0
+    assert headers["ratelimit-reset"] == "1"
+    assert "ratelimit-limit" not in (await web.client(key="").get("/healthz")).headers

@@ -67,7 +67,9 @@ def answer_for(error: Exception, named: Callable[[str], str] = str) -> Answer:
         # Always the same bytes, so the response does not reveal that a key was just revoked.
         return error_answer(401, str(InvalidKey()), [(b"www-authenticate", b"Bearer")])
     if isinstance(error, BoxdError):
-        return error_answer(error.http_status, named(str(error)))
+        seconds = error.retry_after_s
+        headers = [] if seconds is None else [(b"retry-after", b"%d" % seconds)]
+        return error_answer(error.http_status, named(str(error)), headers)
     if isinstance(error, Refusal):
         return error_answer(error.status, str(error), error.headers)
     return internal_error(error)

@@ -58,8 +58,8 @@ def raw_answer(answer: Answer) -> bytes:
 class ConnectionSlot(Protocol):
     """Counts the request in progress on a connection for its owner."""
 
-    def begin(self, owner: str) -> None:
-        """Count a request of `owner`.
+    def begin(self, owner: str) -> tuple[int, int]:
+        """Count a request of `owner`; return how many it may have in progress, and how many more.
 
         Raises QuotaExceeded if the owner has too many in progress.
         """
@@ -83,6 +83,8 @@ class Record:
         self._slot: ConnectionSlot | None = scope.get("state", {}).get(SLOT)
         self.id = secrets.token_hex(8)
         """Names the request in its response and in the access log."""
+        self.room: tuple[int, int] | None = None
+        """How many requests the owner may have in progress, and how many more; None: not known."""
         self.route = "-"
         self.principal = "-"
         self.status = 0
@@ -94,7 +96,7 @@ class Record:
         """Count the request for its owner. Raises QuotaExceeded if too many are in progress."""
         self.principal = principal.key_id or "-"
         if self._slot is not None:
-            self._slot.begin(principal.owner)
+            self.room = self._slot.begin(principal.owner)
 
     def leave(self) -> None:
         """Stop counting the request: it has ended."""
@@ -189,6 +191,7 @@ class Exchange(Record):
         if not self.passed_on:
             complete += [line for line in COMMON_HEADERS if line[0] not in names]
             complete.append((REQUEST_ID, self.id.encode()))
+            complete += _rate_limit(self.room)
             if b"date" not in names:
                 complete.append(date_line())
         complete += self.more_headers
@@ -196,6 +199,21 @@ class Exchange(Record):
             # Before the next request, the server would have to read the rest of this body.
             complete.append(CLOSE)
         return complete
+
+
+def _rate_limit(room: tuple[int, int] | None) -> list[tuple[bytes, bytes]]:
+    """Return the headers that describe the limit on requests in progress.
+
+    A request that ends makes room at once, so the reset is always a second away.
+    """
+    if room is None:
+        return []
+    limit, remaining = room
+    return [
+        (b"ratelimit-limit", b"%d" % limit),
+        (b"ratelimit-remaining", b"%d" % remaining),
+        (b"ratelimit-reset", b"1"),
+    ]
 
 
 def exchange_of(scope: Scope) -> Exchange:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from starlette.responses import Response
+
 from boxd.errors import BadRequest
 from boxd.http.requests.auth import authenticate
-from boxd.http.requests.headers import path_text, query_flag, query_values, query_workspace
-from boxd.http.requests.json_body import read_json
+from boxd.http.requests.headers import header, path_text, query_flag, query_values, query_workspace
+from boxd.http.requests.json_body import read_body, read_json, sent_again
 from boxd.http.routes.route import Route, matches
+from boxd.operations.idempotent import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import TypeAlias
 
-    from starlette.responses import Response
     from starlette.types import Receive, Scope, Send
 
     from boxd.http.description.operation import Operation
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     Handler: TypeAlias = "Callable[[JsonRequest], Awaitable[Response]]"
 
 
+IDEMPOTENCY_KEY = b"idempotency-key"
 MAX_DIGITS = 18
 """Maximum length of a number in a query."""
 
@@ -129,8 +132,28 @@ class JsonRoute:
 
     async def serve(self, scope: Scope, receive: Receive, send: Send, services: Services) -> None:
         """Answer one request. Exceptions of the handler pass to the caller."""
-        response = await self.handler(JsonRequest(scope, receive, services, self.path))
+        request = JsonRequest(scope, receive, services, self.path)
+        key = header(scope["headers"], IDEMPOTENCY_KEY)
+        if key is None or self.method != "POST" or not self.operation.security:
+            response = await self.handler(request)
+        else:
+            response = await self._once(request, key.decode("latin-1"))
         await response(scope, receive, send)
+
+    async def _once(self, request: JsonRequest, key: str) -> Response:
+        """Answer a request with an idempotency key: do it, or return the earlier response."""
+        caller = await request.caller()
+        body = await read_body(request.scope, request.receive)
+        content = b"\n".join((request.scope["raw_path"], request.scope["query_string"], body))
+        repeatable = JsonRequest(request.scope, sent_again(body), request.services, request.path)
+
+        async def work() -> Outcome:
+            response = await self.handler(repeatable)
+            return Outcome(response.status_code, bytes(response.body).decode("utf-8"))
+
+        outcome = await caller.operations.idempotent.once(caller.principal, key, content, work)
+        headers = {"idempotent-replayed": "true"} if outcome.replayed else None
+        return Response(outcome.body, outcome.status, headers, "application/json")
 
 
 def json_route(method: str, path: str, operation: Operation) -> Callable[[Handler], JsonRoute]:

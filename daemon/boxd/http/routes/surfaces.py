@@ -1,13 +1,34 @@
-"""Protocol adapter only. `GET /v1/surfaces` and `GET /v1/surfaces/{canvas}`: canvases to view."""
+"""Protocol adapter only. `/v1/surfaces`: canvases."""
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Annotated, Literal
+
+from msgspec import Meta
 from starlette.responses import JSONResponse, Response
 
-from boxd.http.description.operation import WS, Operation, answer, array, errors, path, query
+from boxd.http.description.bodies import body_of, text
+from boxd.http.description.operation import (
+    PRINTABLE,
+    WS,
+    Operation,
+    answer,
+    array,
+    errors,
+    path,
+    query,
+    ref,
+)
+from boxd.http.requests.json_body import JsonForm
 from boxd.http.routes.json_route import JsonRequest, json_route
 from boxd.http.routes.page import POLICY
+from boxd.operations.canvases import LONGEST_TTL
 
+TITLE = "^[ -~]{0,100}$"
+"""Pattern of some titles."""
+MAX_TTL_S = round(LONGEST_TTL.total_seconds())
+_ID = path("canvas", "The id of the canvas.", "report", pattern="^[a-z0-9-]{1,64}$")
 _TEXTS = ("text/html", "text/markdown", "text/plain", "image/svg+xml")
 
 
@@ -48,7 +69,7 @@ async def list_canvases(request: JsonRequest) -> Response:
             **errors(404),
         },
         (
-            path("canvas", "The id of the canvas.", "report", pattern="^[a-z0-9-]{1,64}$"),
+            _ID,
             query("raw", "Return the content unchanged.", type="string"),
             WS,
         ),
@@ -62,12 +83,77 @@ async def show_canvas(request: JsonRequest) -> Response:
         caller.principal, canvas_id, caller.ws
     )
     raw = request.query("raw")
-    text = content if raw else await request.services.pages.page(canvas, content)
+    page = content if raw else await request.services.pages.page(canvas, content)
     return Response(
-        text.encode(),
+        page.encode(),
         media_type=canvas.mime if raw else "text/html",
         headers={"content-security-policy": POLICY},
     )
 
 
-ROUTES = (list_canvases, show_canvas)
+class NewCanvas(JsonForm, kw_only=True):
+    """The body of `renderCanvas`."""
+
+    content: Annotated[str, text("The document.", PRINTABLE)]
+    mime: Annotated[
+        Literal["text/markdown", "text/plain", "text/html", "application/json", "image/svg+xml"],
+        Meta(description="The type of the document."),
+    ] = "text/markdown"
+    title: Annotated[str, text("The title, in printable characters.", TITLE)] = ""
+    ttl_s: Annotated[
+        Annotated[int, Meta(ge=1, le=MAX_TTL_S)] | None,
+        Meta(description="Seconds until the canvas expires; null: it does not."),
+    ] = None
+
+
+@json_route(
+    "PUT",
+    "/v1/surfaces/{canvas}",
+    Operation(
+        "renderCanvas",
+        "Canvases",
+        "Render a canvas",
+        "Creates the canvas in the scope of the key, or replaces the canvas of this id.",
+        {
+            "200": answer("The canvas.", ref("Canvas")),
+            **errors(413, 415, 429),
+        },
+        (_ID,),
+        body_of(NewCanvas, content="# Report", title="Report"),
+    ),
+)
+async def render_canvas(request: JsonRequest) -> Response:
+    """Record a document, and return its canvas."""
+    caller, form = await request.caller(), await request.form(NewCanvas)
+    canvas = await caller.operations.canvases.render_canvas(
+        caller.principal,
+        request.parameter("canvas"),
+        form.content,
+        mime=form.mime,
+        title=form.title,
+        ttl=None if form.ttl_s is None else timedelta(seconds=form.ttl_s),
+    )
+    return JSONResponse(canvas.to_json())
+
+
+@json_route(
+    "DELETE",
+    "/v1/surfaces/{canvas}",
+    Operation(
+        "removeCanvas",
+        "Canvases",
+        "Remove a canvas",
+        "Removes the canvas.",
+        {"204": answer("The canvas is removed."), **errors(404)},
+        (_ID, WS),
+    ),
+)
+async def remove_canvas(request: JsonRequest) -> Response:
+    """Remove a canvas of the caller's scope."""
+    caller = await request.caller()
+    canvas_id = request.parameter("canvas")
+    await caller.operations.canvases.remove_canvas(caller.principal, canvas_id, caller.ws)
+    return Response(status_code=204)
+
+
+ROUTES = (list_canvases, show_canvas, render_canvas, remove_canvas)

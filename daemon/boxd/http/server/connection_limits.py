@@ -51,9 +51,12 @@ class Slot:
     cut: Callable[[], None] = field(repr=False)
     owner: str = ""
 
-    def begin(self, owner: str) -> None:
-        """Make the connection busy for `owner`. Raises QuotaExceeded if the owner has too many."""
-        self.limits.begin(self, owner)
+    def begin(self, owner: str) -> tuple[int, int]:
+        """Make the connection busy for `owner`, and return what `ConnectionLimits.begin` returns.
+
+        Raises QuotaExceeded if the owner has too many.
+        """
+        return self.limits.begin(self, owner)
 
     def end(self) -> None:
         """Make the connection idle, after the response. No error if it is idle already."""
@@ -132,16 +135,22 @@ class ConnectionLimits:
         self._idle(slot).add(slot)
         return slot
 
-    def begin(self, slot: Slot, owner: str) -> None:
-        """Make a slot busy for `owner`. Raises QuotaExceeded if the owner has too many."""
-        if slot not in self._idle(slot):
-            return  # already busy, or just reclaimed: then its connection is about to end
+    def begin(self, slot: Slot, owner: str) -> tuple[int, int]:
+        """Make a slot busy for `owner`. Raises QuotaExceeded if the owner has too many.
+
+        Returns the number of requests that the owner may have in progress, and how many of these
+        are left.
+        """
         most = max(1, self._most // SHARE)
+        if slot not in self._idle(slot):
+            # already busy, or just reclaimed: then its connection is about to end
+            return most, most - self._busy[owner]
         if self._busy[owner] >= most:
             raise QuotaExceeded(f"at most {most} requests of one owner are served at once")
         self._idle(slot).remove(slot)
         slot.owner = owner
         self._busy[owner] += 1
+        return most, most - self._busy[owner]
 
     def end(self, slot: Slot) -> None:
         """Make a slot idle. No error if it is idle already."""

@@ -8,20 +8,18 @@ from __future__ import annotations
 import re
 from types import MappingProxyType
 
+from boxd.operations.verbs import VERBS
+
 _SEE = "; see: "
 _TOOLS = MappingProxyType(
-    {
-        "ls": "fleet",
-        "asks ls": "fleet",
-        "ws ls": "ws_list",
-        "secret ls": "secret_list",
-    }
+    {command: verb.mcp[0] for verb in VERBS if verb.mcp for command in verb.ssh}
 )
 """Tools, by the command at the end of an error."""
 _REMEDIES = MappingProxyType(
     {
         "ws rm NAME": "ws_rm",
         "secret rm NAME": "secret_rm",
+        "profiles rm NAME": "profile_rm",
         "rm NAME": "box_rm",
         "suspend NAME": "box_suspend",
         "snapshot fork": "box_fork",

@@ -38,6 +38,14 @@ class Vault:
         """Return the stored form of the token of an owner's agent."""
         return self._sealer.seal(_agent_place(owner), token.reveal())
 
+    def seal_response(self, owner: str, key_sha256: bytes, body: str) -> bytes:
+        """Return the stored form of a response to a request with an idempotency key."""
+        return self._sealer.seal(_response_place(owner, key_sha256), body)
+
+    def open_response(self, owner: str, key_sha256: bytes, sealed: bytes) -> str:
+        """Return a stored response. Raises Unavailable if it cannot be decrypted."""
+        return self._sealer.unseal(_response_place(owner, key_sha256), sealed)
+
     def open_token(self, agent: Agent) -> Secret:
         """Return the token of an owner's agent. Raises Unavailable if it cannot be decrypted."""
         try:
@@ -81,6 +89,10 @@ class Vault:
 
 def _agent_place(owner: str) -> str:
     return f"agent/{owner}"
+
+
+def _response_place(owner: str, key_sha256: bytes) -> str:
+    return f"response/{owner}/{key_sha256.hex()}"
 
 
 def _secret_place(owner: str, tier: Tier, workspace: str | None, name: str) -> str:

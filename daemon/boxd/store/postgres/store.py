@@ -11,6 +11,7 @@ from boxd.model.end import End
 from boxd.store.postgres.accounts import PostgresAccounts
 from boxd.store.postgres.boxes import PostgresBoxes
 from boxd.store.postgres.canvases import PostgresCanvases
+from boxd.store.postgres.idempotent import PostgresIdempotent
 from boxd.store.postgres.keys import PostgresKeys
 from boxd.store.postgres.proxy import PostgresProxy
 from boxd.store.postgres.secrets import PostgresSecrets
@@ -33,6 +34,7 @@ class PostgresStore(
     PostgresAccounts,
     PostgresSecrets,
     PostgresCanvases,
+    PostgresIdempotent,
     PostgresSettings,
 ):
     """All tables on one connection pool, as `PostgresPool` creates it.

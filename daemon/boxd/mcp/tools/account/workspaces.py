@@ -8,6 +8,13 @@ from boxd.mcp.tools.params import Param
 from boxd.mcp.tools.shapes import BOOLEAN, INTEGER, NULLABLE_STRING, STRING, list_of
 from boxd.mcp.tools.tool import Call, Tool
 
+_WORKSPACE = {
+    "name": NULLABLE_STRING,
+    "default": BOOLEAN,
+    "boxes": INTEGER,
+    "bytes": INTEGER,
+    "profile": NULLABLE_STRING,
+}
 NAME = Param("name", "string", "the name of the workspace", required=True)
 
 
@@ -19,6 +26,13 @@ async def _list(call: Call) -> dict[str, Any]:
 async def _create(call: Call) -> dict[str, Any]:
     view = await call.operations.workspaces.create_workspace(call.principal, call.args["name"])
     return {"name": view.name}
+
+
+async def _profile(call: Call) -> dict[str, Any]:
+    view = await call.operations.workspaces.set_workspace_profile(
+        call.principal, call.args["name"], call.args["profile"]
+    )
+    return view.to_json()
 
 
 async def _rm(call: Call) -> dict[str, Any]:
@@ -35,20 +49,22 @@ TOOLS = (
         "List your workspaces. The default workspace has no name.",
         _list,
         result={
-            "workspaces": list_of(
-                {
-                    "name": NULLABLE_STRING,
-                    "default": BOOLEAN,
-                    "boxes": INTEGER,
-                    "bytes": INTEGER,
-                    "profile": NULLABLE_STRING,
-                }
-            )
+            "workspaces": list_of(_WORKSPACE),
         },
         read_only=True,
     ),
     Tool(
         "ws_create", "Create a workspace", "Create a workspace.", _create, (NAME,), {"name": STRING}
+    ),
+    Tool(
+        "ws_profile",
+        "Set the default profile of a workspace",
+        "Set the profile of new boxes whose spec names no image. Existing boxes do not change.",
+        _profile,
+        (NAME, Param("profile", "string", "the profile (default: none)")),
+        _WORKSPACE,
+        destructive=True,
+        idempotent=True,
     ),
     Tool(
         "ws_rm",
