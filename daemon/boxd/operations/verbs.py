@@ -427,6 +427,13 @@ VERBS: tuple[Verb, ...] = (
         missing=(("ssh", "in a box: `cp --reflink`"),),
     ),
     Verb(
+        method="copies.move",
+        about="move a file or directory",
+        http=("POST /v1/drive/move",),
+        mcp=("wrk_move",),
+        missing=(("ssh", _FILES),),
+    ),
+    Verb(
         method="canvases.list_canvases",
         about="list canvases",
         http=("GET /v1/surfaces",),

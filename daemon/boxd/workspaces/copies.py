@@ -9,10 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from boxd.errors import NotFound
+from boxd.errors import BadRequest, NotFound
 from boxd.names import filenames
 from boxd.names.words import shown
 from boxd.workspaces.drive import PATIENCE, step
+from wrkfs import errors as drive_errors
+from wrkfs import paths
+from wrkfs.types import RenameFlags
 from wrkfs.upkeep import copies
 
 if TYPE_CHECKING:
@@ -102,6 +105,28 @@ async def clone(filesystem: Filesystem | None, source: bytes, target: bytes) -> 
     drive = _existing(filesystem)
     async with step(_label(target), PATIENCE, missing=True):
         await copies.clone(drive, source, target)
+
+
+async def move(
+    filesystem: Filesystem | None, source: bytes, target: bytes, *, replace: bool
+) -> None:
+    """Move a file or directory to another path in one step, as rename(2) does.
+
+    Without `replace`, raises Conflict if something exists at the target. Raises NotFound, and
+    BadRequest for the root.
+    """
+    drive = _existing(filesystem)
+    flags = RenameFlags.NONE if replace else RenameFlags.NOREPLACE
+    since = drive.losses
+    async with step(_label(source), PATIENCE, missing=True):
+        old = await paths.resolve(drive, source, follow=False)
+        new = await paths.resolve(drive, target, follow=False)
+        if not old.name or not new.name:
+            raise BadRequest("the root of the drive cannot be moved or replaced")
+        if old.attr is None:
+            raise drive_errors.NotFound
+        await drive.rename(old.parent, old.name, new.parent, new.name, flags)
+        await drive.sync(since)
 
 
 def _existing(filesystem: Filesystem | None) -> Filesystem:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from wrkfs.handle import FileHandle
-    from wrkfs.types import Attr
+    from wrkfs.types import Attr, Dentry
 
 __all__ = [
     "Condition",
@@ -100,11 +100,17 @@ _STATUS: tuple[tuple[type[drive_errors.WrkfsError], type[BoxdError]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry of a directory. `size` is in bytes. A symbolic link is listed as itself."""
+    """An entry of a directory. A symbolic link is listed as itself.
+
+    `size` is in bytes, `mtime_ns` in nanoseconds since the epoch. `tag` is the entity tag of a
+    file; None: a directory or a link.
+    """
 
     name: bytes
     is_dir: bool
     size: int
+    mtime_ns: int
+    tag: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,16 +262,23 @@ class Drive:
 
     async def entries(self, directory: Directory) -> list[Entry]:
         """Return all entries of a directory, sorted by name."""
-        entries, after = [], 0
+        for _ in range(OPEN_TRIES):
+            entries = await self._read_entries(directory)
+            # As in `_open`: a tag must not leave before its version is durable.
+            async with self._step("directory"):
+                if all(entry.tag is None for entry in entries) or await self._fs.make_durable():
+                    return sorted(entries, key=lambda entry: entry.name)
+        raise Unavailable("the database of the drive crashes all the time; try again")
+
+    async def _read_entries(self, directory: Directory) -> list[Entry]:
+        entries, after = list[Entry](), 0
         while True:
             async with self._step("directory", missing=True):
                 batch = await self._fs.readdir(directory.ino, after, READDIR_BATCH)
             if not batch:
-                break
-            entries += [Entry(d.name, d.attr.is_dir, d.attr.size) for d in batch]
+                return entries
+            entries += [_entry(item) for item in batch]
             after = batch[-1].cookie
-        entries.sort(key=lambda entry: entry.name)
-        return entries
 
     @asynccontextmanager
     async def at(self, path: bytes) -> AsyncIterator[OpenFile | Directory]:
@@ -465,6 +478,12 @@ class Drive:
                     raise drive_errors.NotDirectory
                 return depth
         return 0
+
+
+def _entry(item: Dentry) -> Entry:
+    attr = item.attr
+    tag = entity_tag(attr) if attr.is_file else None
+    return Entry(item.name, attr.is_dir, attr.size, attr.mtime_ns, tag)
 
 
 class NoDrive(Drive):

@@ -15,6 +15,7 @@ from boxd.http.description.operation import (
     path,
     query,
     ref,
+    switch,
 )
 from boxd.http.routes.json_route import JsonRequest, json_route
 from boxd.http.routes.wrk import FILE
@@ -176,6 +177,38 @@ async def clone(request: JsonRequest) -> Response:
     return JSONResponse(filenames.members("path", b"/" + target.strip(b"/")), 201)
 
 
+@json_route(
+    "POST",
+    "/v1/drive/move",
+    Operation(
+        "moveFiles",
+        "Files",
+        "Move a file or directory within a drive",
+        "Moves `from` to the path `to` in one step. Open files of boxes stay open.",
+        {
+            "200": answer("The new path.", ref("Copied"), _COPIED),
+            **errors(404, 409, 413, 507),
+        },
+        (
+            {**query("from", "The path to move.", **_FILE), "required": True},
+            {**query("to", "The new path.", **_FILE), "required": True},
+            switch("replace", "`true` replaces a file or an empty directory at `to`."),
+            WS,
+        ),
+    ),
+)
+async def move(request: JsonRequest) -> Response:
+    """Move a path within the drive, and return the new path."""
+    caller = await request.caller()
+    source, target = _value(request, "from"), _value(request, "to")
+    if source is None or target is None:
+        raise BadRequest("?from= or ?to= is missing; give the path to move and the new path")
+    await caller.operations.copies.move(
+        caller.principal, source, target, caller.ws, replace=request.flag("replace")
+    )
+    return JSONResponse(filenames.members("path", b"/" + target.strip(b"/")))
+
+
 def _value(request: JsonRequest, name: str) -> bytes | None:
     """Return the only value of a query parameter, or None. Raises BadRequest for two values."""
     values = request.query(name)
@@ -184,4 +217,4 @@ def _value(request: JsonRequest, name: str) -> bytes | None:
     return values[0] if values else None
 
 
-ROUTES = (list_snapshots, create_snapshot, remove_snapshot, restore_snapshot, clone)
+ROUTES = (list_snapshots, create_snapshot, remove_snapshot, restore_snapshot, clone, move)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from typing import TYPE_CHECKING
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from boxd.errors import BadRange, BadRequest
 from boxd.http.description.forms import BYTES
@@ -51,10 +52,14 @@ if TYPE_CHECKING:
     from boxd.principal import Principal
     from boxd.workspaces.drive import Entry, OpenFile
 
+MAX_DIGITS = 5
+"""Maximum length of `?limit=`."""
 UPLOAD_IDLE = 60.0
 """Seconds without a byte after which an upload fails. An upload keeps the drive in use."""
 LISTING_BYTES = 64 * 1024
 """Approximate size of the parts in which a directory listing is sent."""
+MAX_PAGE = 10_000
+"""Maximum number of entries in one page of a listing."""
 DATES = (b"if-modified-since", b"if-unmodified-since")
 NO_CACHE = (b"cache-control", b"private, no-cache")
 SANDBOX = (b"content-security-policy", b"sandbox")
@@ -100,6 +105,17 @@ def _describe_read(name: str, summary: str, about: str) -> Operation:
             _FILE,
             WS,
             query("download", "Tells the browser to save the file.", type="string"),
+            query(
+                "limit",
+                "The maximum number of entries of a directory; without it, all entries.",
+                type="integer",
+                minimum=1,
+                maximum=MAX_PAGE,
+            ),
+            {
+                **query("cursor", "`next` of the previous page of a directory.", type="string"),
+                "example": "notes.txt",
+            },
             header_parameter(
                 "Range",
                 "`bytes=0-99`; a request for several ranges returns the whole file.",
@@ -176,7 +192,8 @@ class WrkEndpoint:
         async with self._drive(principal, ws) as drive, drive.at(path) as node:
             if isinstance(node, Directory):
                 head = scope["method"] == "HEAD"
-                await _send_listing(send, path, await drive.entries(node), head)
+                page = _page(scope["query_string"], await drive.entries(node))
+                await _send_listing(send, path, page, head)
             else:
                 await _send_file(scope, send, node, path.rsplit(b"/", 1)[-1])
 
@@ -306,25 +323,63 @@ def _unchanged(lines: HeaderLines, file: OpenFile) -> bool:
     return since is not None and file.mtime_ns // 1_000_000_000 <= since
 
 
-async def _send_listing(send: Send, path: bytes, entries: list[Entry], head: bool) -> None:
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """Some entries of a directory. `cursor` of the next page; None: these are the last entries."""
+
+    entries: list[Entry]
+    cursor: str | None
+
+
+def _page(query: bytes, entries: list[Entry]) -> _Page:
+    """Return the page that the query asks for: `limit` entries after the name in `cursor`.
+
+    The cursor is opaque to clients. Entries that are created meanwhile appear if their names come
+    later. Raises BadRequest.
+    """
+    limits, cursors = query_values(query, b"limit"), query_values(query, b"cursor")
+    if len(limits) > 1 or len(cursors) > 1:
+        raise BadRequest("give ?limit= and ?cursor= once")
+    if cursors:
+        last = unquote_to_bytes(cursors[0])
+        entries = [entry for entry in entries if entry.name > last]
+    if not limits:
+        return _Page(entries, None)
+    text = limits[0].decode("ascii", "replace")
+    if not text.isdigit() or len(text) > MAX_DIGITS or not 1 <= int(text) <= MAX_PAGE:
+        raise BadRequest(f"?limit= must be a whole number from 1 to {MAX_PAGE}")
+    page = entries[: int(text)]
+    more = len(entries) > len(page)
+    return _Page(page, quote_from_bytes(page[-1].name, safe="") if more else None)
+
+
+async def _send_listing(send: Send, path: bytes, page: _Page, head: bool) -> None:
     lines = [(b"content-type", b"application/json")]
     await send({"type": "http.response.start", "status": 200, "headers": lines})
     if not head:
-        for part in _listing(path, entries):
+        for part in _listing(path, page):
             await send({"type": "http.response.body", "body": part, "more_body": True})
     await send({"type": "http.response.body", "body": b""})
 
 
-def _listing(path: bytes, entries: list[Entry]) -> Iterator[bytes]:
+def _listing(path: bytes, page: _Page) -> Iterator[bytes]:
     """Yield the JSON of a directory, in parts."""
     place = b"/" + b"/".join(part for part in path.split(b"/") if part)
     part = f'{{"dir": true, {json.dumps(filenames.members("path", place))[1:-1]}, "entries": ['
-    for number, entry in enumerate(entries):
-        name = json.dumps(filenames.members("name", entry.name))[1:-1]
-        is_dir = "true" if entry.is_dir else "false"
-        comma = ", " if number else ""
-        part += f'{comma}{{{name}, "is_dir": {is_dir}, "size": {entry.size}}}'
+    for number, entry in enumerate(page.entries):
+        part += (", " if number else "") + json.dumps(_members(entry))
         if len(part) > LISTING_BYTES:
             yield part.encode()
             part = ""
-    yield (part + "]}").encode()
+    yield f'{part}], "next": {json.dumps(page.cursor)}}}'.encode()
+
+
+def _members(entry: Entry) -> Json:
+    """Return the JSON form of an entry."""
+    return {
+        **filenames.members("name", entry.name),
+        "is_dir": entry.is_dir,
+        "size": entry.size,
+        "mtime": datetime.fromtimestamp(entry.mtime_ns // 1_000_000_000, UTC).isoformat(),
+        "etag": entry.tag,
+    }

@@ -64,6 +64,14 @@ async def _clone(call: Call) -> dict[str, Any]:
     return filenames.members("path", b"/" + target.strip(b"/"))
 
 
+async def _move(call: Call) -> dict[str, Any]:
+    source, target = _path(call, "path") or b"", _path(call, "to") or b""
+    await call.operations.copies.move(
+        call.principal, source, target, call.args["ws"], replace=call.args["replace"]
+    )
+    return filenames.members("path", b"/" + target.strip(b"/"))
+
+
 def _path(call: Call, name: str) -> bytes | None:
     """Return a path argument as bytes, or None."""
     path: str | None = call.args[name]
@@ -142,5 +150,21 @@ TOOLS = (
         ),
         {"path": STRING, "encoded_path": STRING},
         frozenset({"encoded_path"}),
+    ),
+    Tool(
+        "wrk_move",
+        "Move a file or directory of the drive",
+        "Move a file or directory of the drive to another path in one step.",
+        _move,
+        (
+            Param("path", "string", "the file or directory to move", required=True),
+            Param("to", "string", "the new path", required=True),
+            Param("replace", "boolean", "replace a file at the new path", default=False),
+            WS,
+            _ENCODED,
+        ),
+        {"path": STRING, "encoded_path": STRING},
+        frozenset({"encoded_path"}),
+        destructive=True,
     ),
 )

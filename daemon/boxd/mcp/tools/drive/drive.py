@@ -55,7 +55,12 @@ async def _list(call: Call) -> dict[str, Any]:
         entries = await drive.entries(item)
     remaining = [entry for entry in entries if entry.name > last_name]
     page = [
-        {**filenames.members("name", entry.name), "is_dir": entry.is_dir, "size": entry.size}
+        {
+            **filenames.members("name", entry.name),
+            "is_dir": entry.is_dir,
+            "size": entry.size,
+            "mtime": format_time(entry.mtime_ns / NS_PER_S),
+        }
         for entry in remaining[:PAGE]
     ]
     result: dict[str, Any] = {"path": call.args["path"], "entries": page}
