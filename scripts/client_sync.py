@@ -31,6 +31,7 @@ NAMES = {
     "aiter_raw": "iter_raw",
     "anext": "next",
     "asynccontextmanager": "contextmanager",
+    "enter_async_context": "enter_context",
 }
 _ASYNC_NAME = re.compile(r"Async(?=[A-Z])")
 _KEYWORDS = re.compile(r"\b(async|await) ")

@@ -70,7 +70,8 @@ class Request:
     def target(self) -> str:
         """Return the path with its query."""
         pairs = [(name, _parameter(value)) for name, value in self.params.items()]
-        query = urlencode([(name, value) for name, value in pairs if value is not None])
+        texts = [(name, value) for name, value in pairs if value is not None]
+        query = urlencode(texts, errors="surrogateescape")
         return f"{self.path}?{query}" if query else self.path
 
 

@@ -51,7 +51,7 @@ def test_moves_and_copies_on_a_drive(client: Call) -> None:
     assert client(lambda c: c.drive().read_text("c")) == "one"
     with pytest.raises(Conflict):
         client(lambda c: c.drive().move("b", "c"))
-    client(lambda c: c.drive().move("b", "c", overwrite=True))
+    client(lambda c: c.drive().move("b", "c", replace=True))
     assert not client(lambda c: c.drive().exists("b"))
     client(lambda c: c.drive().remove("c"))
 

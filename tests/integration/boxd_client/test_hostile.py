@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from typing import TYPE_CHECKING
@@ -10,8 +11,10 @@ import pytest
 
 from boxd_client import (
     AnswerTooLarge,
+    AsyncClient,
     BoxError,
     BoxInfo,
+    Client,
     Conflict,
     ConnectionLost,
     Exit,
@@ -28,7 +31,7 @@ from boxd_client import (
     Unauthorized,
     Unavailable,
 )
-from tests.harness.clients.forms import blocking, concurrent
+from tests.harness.clients.forms import KEY, blocking, concurrent
 from tests.harness.clients.hostile import (
     answer,
     chunked,
@@ -391,3 +394,34 @@ def test_a_tail_gives_up_after_failures_without_progress(form: Form) -> None:
 def test_a_wrong_batch_breaks_the_protocol(form: Form, text: bytes) -> None:
     with hostile(says(text)) as server, pytest.raises(ProtocolError):
         form(server.url, lambda client: client.batch(["a", "b"], "true"))
+
+
+async def _asynchronous(url: str) -> None:
+    async with AsyncClient(url, KEY, timeout=0.5) as client, client.box("web").terminal() as shell:
+        await shell.read()
+
+
+def _blocking(url: str) -> None:
+    with Client(url, KEY, timeout=0.5) as client, client.box("web").terminal() as shell:
+        shell.read()
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        (says(answer(REFUSAL, "404 No")), NotFound),
+        (says(answer(REFUSAL, "401 No")), Unauthorized),
+        (says(answer(b"", "302 Found", location="http://127.0.0.1:1/")), BoxError),
+        (says(answer(b"{}")), ProtocolError),
+        (says(b"SSH-2.0-OpenSSH_9.2\r\n\r\n"), ProtocolError),
+        (says(b""), ProtocolError),
+        (says(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n"), ProtocolError),
+        (stalls(), RequestTimeout),
+    ],
+)
+def test_a_terminal_that_does_not_open(reply: Reply, kind: type[BoxError]) -> None:
+    with hostile(reply) as server:
+        with pytest.raises(kind):
+            _blocking(server.url)
+        with pytest.raises(kind):
+            asyncio.run(_asynchronous(server.url))

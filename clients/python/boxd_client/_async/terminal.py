@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from websockets.exceptions import (
@@ -79,16 +79,26 @@ async def open_terminal(
     """Open a terminal and close it at the end of the context; the shell then receives SIGHUP."""
     url = re.sub("^http", "ws", settings.url) + request.target
     headers = {"Authorization": f"Bearer {settings.key}"}
+    async with AsyncExitStack() as stack:
+        connection = await _connect(stack, settings, url, headers, timeout)
+        yield AsyncTerminal(connection)
+
+
+async def _connect(
+    stack: AsyncExitStack, settings: Settings, url: str, headers: dict[str, str], timeout: float
+) -> AsyncConnection:
     try:
-        connection = await connect(
-            url,
-            additional_headers=headers,
-            user_agent_header=f"boxd-client/{VERSION}",
-            compression=None,
-            proxy=None,
-            max_size=MAX_MESSAGE,
-            open_timeout=timeout,
-            close_timeout=CLOSE_S,
+        return await stack.enter_async_context(
+            connect(
+                url,
+                additional_headers=headers,
+                user_agent_header=f"boxd-client/{VERSION}",
+                compression=None,
+                proxy=None,
+                max_size=MAX_MESSAGE,
+                open_timeout=timeout,
+                close_timeout=CLOSE_S,
+            )
         )
     except InvalidStatus as error:
         response = error.response
@@ -104,10 +114,6 @@ async def open_terminal(
         raise ProtocolError(f"the service did not open a terminal: {error}") from error
     except OSError as error:
         raise ConnectionLost(f"cannot connect to {settings.url}: {error}") from error
-    try:
-        yield AsyncTerminal(connection)
-    finally:
-        await connection.close()
 
 
 def _exit_code(error: ConnectionClosed) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from boxd_client.errors import AnswerTooLarge, ConnectionLost, NotFound, ProtocolError
 from boxd_client.models import FileStat, Listing
-from boxd_client.protocol import JSON, Request, Retry, file_path, json_request, media_type, model_of
+from boxd_client.protocol import JSON, Request, Retry, file_path, media_type, model_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -154,18 +154,15 @@ class Drive(Files):
         place = self._path(path).rstrip("/") + "/"
         self._transport.send(Request("PUT", place, self._params(), retry=Retry.SAFE))
 
-    def move(self, source: str, target: str, *, overwrite: bool = False) -> None:
-        """Move or rename a file or directory."""
-        self._change("move", source, target, overwrite=overwrite)
+    def move(self, source: str, target: str, *, replace: bool = False) -> None:
+        """Move or rename a file or directory. `replace`: also onto a file or empty directory."""
+        params = {**self._params(), "from": source, "to": target, "replace": replace}
+        self._transport.send(Request("POST", "/v1/drive/move", params))
 
-    def copy(self, source: str, target: str, *, overwrite: bool = False) -> None:
-        """Copy a file or directory without copying its bytes."""
-        self._change("copy", source, target, overwrite=overwrite)
-
-    def _change(self, verb: str, source: str, target: str, *, overwrite: bool) -> None:
-        body = {"from": source, "to": target, "overwrite": overwrite or None}
-        request = json_request("POST", f"/v1/drive/{verb}", body, params=self._params())
-        self._transport.send(request)
+    def copy(self, source: str, target: str) -> None:
+        """Copy a file or directory without copying its bytes. The target must not exist."""
+        params = {**self._params(), "from": source, "to": target}
+        self._transport.send(Request("POST", "/v1/drive/clone", params))
 
     def _page(self, path: str, cursor: str | None) -> Listing:
         params = {**self._params(), "limit": PAGE, "cursor": cursor, "long": True}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from websockets.exceptions import (
@@ -77,16 +77,26 @@ def open_terminal(settings: Settings, request: Request, timeout: float) -> Itera
     """Open a terminal and close it at the end of the context; the shell then receives SIGHUP."""
     url = re.sub("^http", "ws", settings.url) + request.target
     headers = {"Authorization": f"Bearer {settings.key}"}
+    with ExitStack() as stack:
+        connection = _connect(stack, settings, url, headers, timeout)
+        yield Terminal(connection)
+
+
+def _connect(
+    stack: ExitStack, settings: Settings, url: str, headers: dict[str, str], timeout: float
+) -> Connection:
     try:
-        connection = connect(
-            url,
-            additional_headers=headers,
-            user_agent_header=f"boxd-client/{VERSION}",
-            compression=None,
-            proxy=None,
-            max_size=MAX_MESSAGE,
-            open_timeout=timeout,
-            close_timeout=CLOSE_S,
+        return stack.enter_context(
+            connect(
+                url,
+                additional_headers=headers,
+                user_agent_header=f"boxd-client/{VERSION}",
+                compression=None,
+                proxy=None,
+                max_size=MAX_MESSAGE,
+                open_timeout=timeout,
+                close_timeout=CLOSE_S,
+            )
         )
     except InvalidStatus as error:
         response = error.response
@@ -102,10 +112,6 @@ def open_terminal(settings: Settings, request: Request, timeout: float) -> Itera
         raise ProtocolError(f"the service did not open a terminal: {error}") from error
     except OSError as error:
         raise ConnectionLost(f"cannot connect to {settings.url}: {error}") from error
-    try:
-        yield Terminal(connection)
-    finally:
-        connection.close()
 
 
 def _exit_code(error: ConnectionClosed) -> int:
