@@ -34,7 +34,7 @@ from boxd.http.app import Api
 from boxd.http.server.serve import ApiServer
 from boxd.http.server.serve import bind as bind_http
 from boxd.mcp.service import McpService
-from boxd.names.preview import example_url
+from boxd.names.preview import example_url, preview_authority
 from boxd.operations import Dependencies, Operations
 from boxd.privileged.interface import INSTANCE
 from boxd.secret import random_hex
@@ -329,7 +329,9 @@ class Service:
                 console=build_console(mcp.serve_lines),
                 public_address=self._config.ssh_host,
                 administrators=self._files.administrators,
-                preview_domain=self._config.preview_domain if self._config.api_addr else None,
+                preview_authority=preview_authority(
+                    self._config.preview_domain, self._config.api_addr
+                ),
                 bound=self._bound.ssh,
             ),
         )

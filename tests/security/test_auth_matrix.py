@@ -69,7 +69,8 @@ async def _target(house: Furnished, row: Row, column: str) -> str:
     shares = await house.house.store.shares(house.alice.owner)
     share = next((one.id for one in shares if one.expires is None), "")
     words = {"{box}": box, "{id}": box_id, "{port}": str(house.app)}
-    for word, what in (words | {"{ask}": ask.id, "{share}": share}).items():
+    words |= {"{ask}": ask.id, "{share}": share, "{dir}": str(house.house.root)}
+    for word, what in words.items():
         path = path.replace(word, what)
     if way == "other workspace":
         path += ("&" if "?" in path else "?") + "ws=ws2"

@@ -19,6 +19,7 @@ from boxd.http.requests.websocket import socket_of
 from boxd.http.routes.json_route import Services
 from boxd.http.routes.page import Pages
 from boxd.http.routes.table import JSON_ROUTES, stream_routes
+from boxd.names.preview import preview_authority
 from boxd.rendering import program
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Api:
             operations=operations,
             pages=Pages(sanitise),
             preview_domain=config.preview_domain,
+            preview_authority=preview_authority(config.preview_domain, config.api_addr),
             document=document.text(described),
             docs=docs_page.page(described),
             docs_policy=docs_page.POLICY,

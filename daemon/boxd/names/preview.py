@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from boxd.errors import BadName
 from boxd.names.reference import Reference, parse_reference
 from boxd.names.words import fold, shown
 
+if TYPE_CHECKING:
+    from boxd.names.address import Address
+
 MAX_LABEL = 63
 """Maximum length of one DNS label, in characters."""
 MAX_PORT = 65_535
+ID_DIGITS = 12
+"""Digits of the id in the URL of a preview. An id means the same box to all users."""
 
 _PORT = re.compile(r"[1-9][0-9]{0,4}")
 
@@ -61,11 +67,32 @@ def also_reads_as(name: str) -> PreviewLabel | None:
 
 
 def example_url(domain: str, port: int) -> str:
-    """Return an example of a preview URL; `port` is the port of the API.
-
-    Browsers resolve names below `localhost` to the local machine without DNS. Other domains have a
-    TLS proxy in front of the API.
-    """
-    if f".{domain}".endswith(".localhost"):
+    """Return an example of a preview URL; `port` is the port of the API."""
+    if _is_local(domain):
         return f"http://BOX-PORT.{domain}:{port}"
     return f"https://BOX-PORT.{domain}"
+
+
+def preview_authority(domain: str | None, address: Address | None) -> str | None:
+    """Return the part of preview URLs after `BOX-PORT.`; None: there are no previews.
+
+    `address` is that of the API.
+
+    Browsers resolve names below `localhost` to the local machine, so such previews have no TLS
+    proxy, and the port of the API.
+    """
+    if domain is None or address is None:
+        return None
+    return f"{domain}:{address.port}" if _is_local(domain) else domain
+
+
+def preview_url(box_id: str, port: int, authority: str | None) -> str | None:
+    """Return the URL of a port of a box; `authority` None: there are no preview hosts."""
+    if authority is None:
+        return None
+    scheme = "http" if _is_local(authority.partition(":")[0]) else "https"
+    return f"{scheme}://{box_id[:ID_DIGITS]}-{port}.{authority}/"
+
+
+def _is_local(domain: str) -> bool:
+    return f".{domain}".endswith(".localhost")

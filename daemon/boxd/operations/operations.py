@@ -17,6 +17,7 @@ from boxd.operations.fleet import FleetOperations
 from boxd.operations.idempotent import IdempotentRequests
 from boxd.operations.keys import KeyOperations
 from boxd.operations.owners import OwnerOperations
+from boxd.operations.ports import PortOperations
 from boxd.operations.preview_sessions import PreviewSessionOperations
 from boxd.operations.profiles import ProfileOperations
 from boxd.operations.secrets import SecretOperations
@@ -98,6 +99,7 @@ class Operations:
     """The budget of each owner for output that this process buffers."""
     owners: OwnerOperations
     """Commands of administrators on owners."""
+    ports: PortOperations
     preview_sessions: PreviewSessionOperations
     profiles: ProfileOperations
     secrets: SecretOperations
@@ -149,6 +151,7 @@ class Operations:
             owners=OwnerOperations(
                 store, audits, keys, lifecycle, dependencies.tiers, access_policy, drives
             ),
+            ports=PortOperations(directory, boxes),
             preview_sessions=PreviewSessionOperations(store, directory, lifecycle, callers, clock),
             profiles=profiles,
             secrets=SecretOperations(store, vault, registry, clock),

@@ -106,9 +106,22 @@ VERBS: tuple[Verb, ...] = (
     Verb(
         method="boxes.attach",
         about="run commands in a box, open its terminal, read and write its files",
-        http=("POST /v1/exec/{spec...}", "GET /v1/boxes/{box}/term"),
+        http=(
+            "POST /v1/exec/{spec...}",
+            "GET /v1/boxes/{box}/term",
+            "GET /v1/boxes/{ref}/files/{path...}",
+            "PUT /v1/boxes/{ref}/files/{path...}",
+            "DELETE /v1/boxes/{ref}/files/{path...}",
+        ),
         mcp=("box_exec", "box_read", "box_write"),
         missing=(("ssh", "the box itself is an SSH user: `ssh NAME@HOST`, scp, sftp, -L"),),
+    ),
+    Verb(
+        method="ports.list_ports",
+        about="list the ports on which programs in a box listen",
+        ssh=("ports",),
+        http=("GET /v1/boxes/{ref}/ports",),
+        mcp=("box_ports",),
     ),
     Verb(
         method="snapshots.create_snapshot",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import posixpath
 import stat
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from boxd.tunnel.channel import FAULTS, OPEN_S
 from boxd.tunnel.opening import opened
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from boxd.tunnel.channel import Tunnel
 
@@ -26,6 +26,10 @@ STEP_S = 60.0
 """Seconds within which the box must complete an operation."""
 MAX_ENTRIES = 10_000
 """Maximum number of entries of a directory that can be listed."""
+PIECE = 1024 * 1024
+"""Bytes that one step reads."""
+CLEANUP_S = 5.0
+"""Seconds for the removal of an incomplete file."""
 NEW_DIRECTORY = 0o755
 NEW_FILE = 0o644
 
@@ -44,10 +48,48 @@ class Portion:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
-    """A directory: (name, is a directory, size in bytes) of each entry, sorted by name."""
+class BoxEntry:
+    """An entry of a directory. `size` is in bytes, `mtime` in seconds since the epoch.
 
-    entries: list[tuple[bytes, bool, int]]
+    `mode` are the permission bits.
+    """
+
+    name: bytes
+    is_dir: bool
+    size: int
+    mtime: float
+    mode: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A directory: its entries, sorted by name."""
+
+    entries: list[BoxEntry]
+
+
+class OpenBoxFile:
+    """A file of a box that is open for reading."""
+
+    def __init__(
+        self, file: asyncssh.SFTPClientFile, attrs: asyncssh.SFTPAttrs, path: bytes
+    ) -> None:
+        self._file = file
+        self._path = path
+        self.size = attrs.size or 0
+        """The size in bytes."""
+        self.mtime = float(attrs.mtime or 0)
+        """The last change, in seconds since the epoch."""
+
+    async def pieces(self, start: int, stop: int) -> AsyncIterator[bytes]:
+        """Yield the bytes from `start` to `stop`. Raises Unavailable if the file is shorter now."""
+        while start < stop:
+            async with _step(self._path):
+                data = _bytes(await self._file.read(min(PIECE, stop - start), start))
+            if not data:
+                raise Unavailable(f"{_what(self._path)} was shortened while it was read")
+            yield data
+            start += len(data)
 
 
 class BoxFiles:
@@ -74,15 +116,79 @@ class BoxFiles:
         return Portion(data[:limit], attrs.size or 0, float(attrs.mtime or 0), eof)
 
     async def _list(self, path: bytes) -> Listing:
-        entries: list[tuple[bytes, bool, int]] = []
+        entries: list[BoxEntry] = []
         async for entry in self._client.scandir(path):
             if entry.filename in (b".", b".."):
                 continue
             if len(entries) == MAX_ENTRIES:
                 raise BadRequest(f"{_what(path)} has more than {MAX_ENTRIES} entries; use box_exec")
-            directory = entry.attrs.type == asyncssh.FILEXFER_TYPE_DIRECTORY
-            entries.append((_bytes(entry.filename), directory, entry.attrs.size or 0))
-        return Listing(sorted(entries))
+            entries.append(_entry(_bytes(entry.filename), entry.attrs))
+        return Listing(sorted(entries, key=lambda entry: entry.name))
+
+    @asynccontextmanager
+    async def reading(self, path: bytes) -> AsyncIterator[OpenBoxFile | Listing]:
+        """Yield an open file, or the listing of a directory. Raises what `read` raises."""
+        async with AsyncExitStack() as stack:
+            async with _step(path):
+                attrs = await self._client.stat(path)
+                found: OpenBoxFile | Listing
+                if attrs.type == asyncssh.FILEXFER_TYPE_DIRECTORY:
+                    found = await self._list(path)
+                elif attrs.type != asyncssh.FILEXFER_TYPE_REGULAR:
+                    raise BadRequest(f"{_what(path)} is neither a file nor a directory")
+                else:
+                    opening = self._client.open(path, "rb")
+                    found = OpenBoxFile(await stack.enter_async_context(opening), attrs, path)
+            yield found
+
+    async def put(
+        self, path: bytes, body: Callable[[], Awaitable[bytes | None]], mode: int | None
+    ) -> bool:
+        """Replace a file atomically with the bytes of `body`; return whether it is new.
+
+        `body` returns the next bytes, and None at the end; its errors end the put, and the old file
+        stays. Otherwise as `write`.
+        """
+        async with _step(path):
+            target, before = await self._target(path)
+            mode = _permissions(before) if mode is None else mode
+            temporary = _temporary(target)
+            file = await self._client.open(temporary, "xb")
+        try:
+            async with file:
+                while (data := await body()) is not None:
+                    async with _step(path):
+                        await file.write(data)
+                async with _step(path):
+                    await file.fsync()
+            async with _step(path):
+                await self._client.chmod(temporary, mode)
+                await self._client.posix_rename(temporary, target)
+        except BaseException:
+            with suppress(asyncssh.SFTPError, *FAULTS):
+                async with asyncio.timeout(CLEANUP_S):
+                    await self._client.remove(temporary)
+            raise
+        return before is None
+
+    async def make_directory(self, path: bytes) -> bool:
+        """Create a directory with its parents; return whether it is new. Raises Conflict."""
+        async with _step(path):
+            before = await self._present(path)
+            if before is not None and before.type != asyncssh.FILEXFER_TYPE_DIRECTORY:
+                raise Conflict(f"{_what(path)} exists and is not a directory")
+            attrs = asyncssh.SFTPAttrs(permissions=NEW_DIRECTORY)
+            await self._client.makedirs(path, attrs, exist_ok=True)
+        return before is None
+
+    async def remove(self, path: bytes) -> None:
+        """Remove a file, a link itself, or a directory with its content. Raises NotFound."""
+        async with _step(path):
+            attrs = await self._client.lstat(path)
+            if attrs.type == asyncssh.FILEXFER_TYPE_DIRECTORY:
+                await self._client.rmtree(path)
+            else:
+                await self._client.remove(path)
 
     async def write(
         self, path: bytes, data: bytes, mode: int | None, *, append: bool
@@ -93,20 +199,27 @@ class BoxFiles:
         NotFound, Forbidden, Conflict, DiskFull.
         """
         async with _step(path):
-            target = _bytes(await self._client.realpath(path))
-            before = await self._present(target)
-            if before is not None and before.type != asyncssh.FILEXFER_TYPE_REGULAR:
-                raise Conflict(f"{_what(path)} exists and is not a file")
-            if before is None:
-                parent = posixpath.dirname(target)
-                attrs = asyncssh.SFTPAttrs(permissions=NEW_DIRECTORY)
-                await self._client.makedirs(parent, attrs, exist_ok=True)
+            target, before = await self._target(path)
             if append:
                 await self._add(target, data)
             else:
                 mode = _permissions(before) if mode is None else mode
                 await self._replace(target, data, mode)
             return (await self._client.stat(target)).size or 0, before is None
+
+    async def _target(self, path: bytes) -> tuple[bytes, asyncssh.SFTPAttrs | None]:
+        """Return the path of a file behind links, and its attributes if it exists.
+
+        Creates its parent directories. Raises Conflict if it exists and is not a file.
+        """
+        target = _bytes(await self._client.realpath(path))
+        before = await self._present(target)
+        if before is not None and before.type != asyncssh.FILEXFER_TYPE_REGULAR:
+            raise Conflict(f"{_what(path)} exists and is not a file")
+        if before is None:
+            attrs = asyncssh.SFTPAttrs(permissions=NEW_DIRECTORY)
+            await self._client.makedirs(posixpath.dirname(target), attrs, exist_ok=True)
+        return target, before
 
     async def _present(self, target: bytes) -> asyncssh.SFTPAttrs | None:
         with suppress(asyncssh.SFTPNoSuchFile, asyncssh.SFTPNoSuchPath):
@@ -118,8 +231,7 @@ class BoxFiles:
             await file.write(data)
 
     async def _replace(self, target: bytes, data: bytes, mode: int) -> None:
-        parent, name = posixpath.split(target)
-        temporary = posixpath.join(parent, b".%b.%b" % (name[:200], random_hex(6).encode()))
+        temporary = _temporary(target)
         try:
             async with self._client.open(temporary, "xb") as file:
                 await file.write(data)
@@ -168,6 +280,22 @@ async def _step(path: bytes) -> AsyncIterator[None]:
         raise BadRequest(f"{what}: {_reason(error)}") from None
     except FAULTS as error:
         raise Unavailable(f"{what}: {_reason(error)}") from None
+
+
+def _entry(name: bytes, attrs: asyncssh.SFTPAttrs) -> BoxEntry:
+    return BoxEntry(
+        name,
+        attrs.type == asyncssh.FILEXFER_TYPE_DIRECTORY,
+        attrs.size or 0,
+        float(attrs.mtime or 0),
+        _permissions(attrs),
+    )
+
+
+def _temporary(target: bytes) -> bytes:
+    """Return the path of the new file until it is complete: beside the old one."""
+    parent, name = posixpath.split(target)
+    return posixpath.join(parent, b".%b.%b" % (name[:200], random_hex(6).encode()))
 
 
 def _permissions(attrs: asyncssh.SFTPAttrs | None) -> int:

@@ -119,6 +119,17 @@ ACCOUNT_SCHEMAS: dict[str, Json] = {
         },
         "of",
     ),
+    "Port": record(
+        "A port on which a program in a box listens.",
+        {
+            "port": {"type": "integer", "minimum": 1, "maximum": 65535},
+            "address": described(TEXT, "The address of the program; `0.0.0.0` and `::`: all."),
+            "path": described(
+                or_null(TEXT), "The preview below the address of the API; null: not reachable."
+            ),
+            "url": described(or_null(TEXT), "The URL of the preview; null: there is none."),
+        },
+    ),
     "Snapshot": record(
         "A snapshot of a box.",
         {

@@ -191,6 +191,29 @@ SCHEMAS: dict[str, Json] = {
         },
         "encoded_name",
     ),
+    "BoxDirectory": record(
+        "A directory of a box with its entries, sorted by the bytes of their names.",
+        {
+            "path": TEXT,
+            "encoded_path": _ENCODED,
+            "entries": {
+                "type": "array",
+                "items": record(
+                    "An entry of a directory of a box.",
+                    {
+                        "name": TEXT,
+                        "encoded_name": _ENCODED,
+                        "is_dir": {"type": "boolean"},
+                        "size": COUNT,
+                        "mtime": TIME,
+                        "mode": described(TEXT, "The permissions, octal."),
+                    },
+                    "encoded_name",
+                ),
+            },
+        },
+        "encoded_path",
+    ),
     "Directory": record(
         "A directory with its entries, sorted by the bytes of their names. If the path is not"
         " UTF-8, `path` contains U+FFFD, and `encoded_path` has the percent-encoded bytes.",

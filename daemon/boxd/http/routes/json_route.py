@@ -42,6 +42,8 @@ class Services:
     pages: Pages
     preview_domain: str | None
     """The domain below which preview hosts exist; None: there are none."""
+    preview_authority: str | None
+    """The end of the URLs of previews; None: there are none."""
     document: str
     """The OpenAPI document of this server, as JSON text."""
     docs: str

@@ -33,7 +33,7 @@ from boxd.http.routes.account import (
     secrets,
     workspaces,
 )
-from boxd.http.routes.boxes import boxes, power, shares, snapshots
+from boxd.http.routes.boxes import boxes, files, ports, power, shares, snapshots
 from boxd.http.routes.route import StreamRoute
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ JSON_ROUTES = (
     *health.ROUTES,
     *boxes.ROUTES,
     *power.ROUTES,
+    *ports.ROUTES,
     *snapshots.ROUTES,
     *shares.ROUTES,
     *figures.ROUTES,
@@ -65,6 +66,7 @@ JSON_ROUTES = (
 """Every JSON route."""
 STREAM_OPERATIONS = {
     exec_api.TEMPLATE: exec_api.OPERATIONS,
+    files.TEMPLATE: files.OPERATIONS,
     wrk.TEMPLATE: wrk.OPERATIONS,
     proxy.TEMPLATE: proxy.OPERATIONS,
     term.TEMPLATE: term.OPERATIONS,
@@ -83,6 +85,7 @@ def stream_routes(
     methods = ("GET", "HEAD", "PUT", "DELETE")
     routes = [
         StreamRoute(exec_api.TEMPLATE, exec_api.ExecEndpoint(operations), ("POST",)),
+        StreamRoute(files.TEMPLATE, files.BoxFilesEndpoint(operations), files.METHODS),
         StreamRoute(wrk.TEMPLATE, wrk.WrkEndpoint(operations), methods),
         StreamRoute(term.TEMPLATE, term.TermEndpoint(operations), ("GET", "HEAD"), socket=True),
         StreamRoute(proxy.TEMPLATE, proxy_endpoint, socket=True),

@@ -67,7 +67,7 @@ class CopyOperations:
     async def move(
         self, p: Principal, source: bytes, target: bytes, ws: str | None = None, *, replace: bool
     ) -> None:
-        """Move a file or directory to another path. Raises what `boxd.workspaces.copies.move` does."""
+        """Move a file or directory to another path. Raises NotFound, Conflict and BadRequest."""
         require(p, Action.WRITE_DRIVE)
         async with self._drives.open(p, ws) as filesystem:
             await copies.move(filesystem, source, target, replace=replace)

@@ -83,18 +83,18 @@ class Endpoint:
     """The address of the SSH server, as examples and configurations show it.
 
     `host_key` is the public key of the server, one line in OpenSSH form; `fingerprint` is that of
-    the key. Ports of boxes have hosts below `preview_domain`; None: they have none.
+    the key. Ports of boxes have hosts below `preview_authority`; None: they have none.
     """
 
     host: str
     port: int
     fingerprint: str
     host_key: str
-    preview_domain: str | None = None
+    preview_authority: str | None = None
 
     def preview_host(self, box_id: str) -> str | None:
         """Return the host name of a box's ports, with `PORT` for the number, or None."""
-        return self.preview_domain and f"{box_id[:SHORT_ID]}-PORT.{self.preview_domain}"
+        return self.preview_authority and f"{box_id[:SHORT_ID]}-PORT.{self.preview_authority}"
 
     def ssh_command(self, user: str, *words: str) -> str:
         """Return an ssh command line for this server, with the user name quoted if needed."""

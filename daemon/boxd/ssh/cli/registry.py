@@ -22,7 +22,7 @@ from boxd.ssh.cli.verbs.account import (
     whoami,
     ws,
 )
-from boxd.ssh.cli.verbs.boxes import info, keep, ls, pin, power, rm, share, snapshot, up
+from boxd.ssh.cli.verbs.boxes import info, keep, ls, pin, ports, power, rm, share, snapshot, up
 from boxd.ssh.cli.verbs.service import catalog, mcp, ssh_config
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def build_console(serve_mcp: Serve | None = None) -> Console:
         up,
         rm,
         info,
+        ports,
         stat,
         power,
         pin,

@@ -46,7 +46,7 @@ class ListenerSettings:
     public_address: Address | None = None
     """The address that users type. None means the address that the client reached; port 0 means
     the port that the client reached."""
-    preview_domain: str | None = None
+    preview_authority: str | None = None
     """The domain whose subdomains are the ports of boxes; None: there are no such hosts."""
     bound: socket.socket | None = None
     """The bound socket of the address; None: the listener binds one."""

@@ -336,7 +336,7 @@ class ServerConnection(asyncssh.SSHServer):
         if (public := settings.public_address) is not None:
             host, port = public.host, public.port or port
         return Endpoint(
-            host, port, listener.fingerprint, listener.host_key, settings.preview_domain
+            host, port, listener.fingerprint, listener.host_key, settings.preview_authority
         )
 
     @property

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boxd.errors import BadName
+from boxd.names.address import Address
 from boxd.names.preview import (
     MAX_PORT,
     PreviewLabel,
@@ -15,6 +16,8 @@ from boxd.names.preview import (
     label_below,
     parse_port,
     parse_preview_label,
+    preview_authority,
+    preview_url,
 )
 from boxd.names.reference import parse_reference
 from tests.harness.strategies import NAMES
@@ -92,3 +95,14 @@ def test_what_is_to_be_typed_can_be_typed() -> None:
     assert example_url("p.localhost", 8080) == "http://BOX-PORT.p.localhost:8080"
     assert example_url("notlocalhost", 8080) == "https://BOX-PORT.notlocalhost"
     assert example_url("preview.example.net", 8080) == "https://BOX-PORT.preview.example.net"
+
+
+def test_urls_of_previews() -> None:
+    box_id, address = "0f3a41c2d5e6978811223344556677ff", Address("127.0.0.1", 8080)
+    public = preview_authority("preview.example.net", address)
+    assert preview_url(box_id, 3000, public) == "https://0f3a41c2d5e6-3000.preview.example.net/"
+    local = preview_authority("preview.localhost", address)
+    assert preview_url(box_id, 3000, local) == "http://0f3a41c2d5e6-3000.preview.localhost:8080/"
+    assert preview_authority(None, address) is None
+    assert preview_authority("preview.example.net", None) is None
+    assert preview_url(box_id, 3000, None) is None

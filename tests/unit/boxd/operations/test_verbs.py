@@ -19,6 +19,7 @@ from boxd.boxes.state.interface import Catalog
 from boxd.http.proxy import proxy
 from boxd.http.routes import exec as exec_api
 from boxd.http.routes import mcp, term, wrk
+from boxd.http.routes.boxes import files
 from boxd.http.routes.table import JSON_ROUTES, STREAM_OPERATIONS
 from boxd.mcp.resources import STATIC_RESOURCES, TEMPLATES, read_resource
 from boxd.mcp.tools.registry import TOOLS
@@ -43,6 +44,7 @@ NOT_VERBS: dict[str, str] = {
     "DELETE /v1/mcp": "is the door of MCP",
     "OPTIONS /v1/mcp": "is the door of MCP",
     "HEAD /v1/wrk/{path...}": "is GET without a body",
+    "HEAD /v1/boxes/{ref}/files/{path...}": "is GET without a body",
     "HEAD /v1/boxes/{box}/term": "is GET without a body",
     "svc://fleet": "is the tool `fleet` with pushes",
     "svc://asks": "is the tool `fleet` with pushes",
@@ -96,6 +98,7 @@ def _endpoint(template: str) -> type:
     """The class that serves the streams of a template."""
     places: dict[str, type] = {
         exec_api.TEMPLATE: exec_api.ExecEndpoint,
+        files.TEMPLATE: files.BoxFilesEndpoint,
         wrk.TEMPLATE: wrk.WrkEndpoint,
         term.TEMPLATE: term.TermEndpoint,
         mcp.TEMPLATE: mcp.McpEndpoint,

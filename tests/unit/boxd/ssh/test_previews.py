@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-WITH_PREVIEWS = replace(ENDPOINT, preview_domain="preview.test")
+WITH_PREVIEWS = replace(ENDPOINT, preview_authority="preview.test")
 
 
 @pytest_asyncio.fixture

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from boxd.errors import Pinned
 from boxd.mcp.tools.params import Param
-from boxd.mcp.tools.shapes import BOOLEAN, BOX, BOX_OPTIONAL, STRING, list_of
+from boxd.mcp.tools.shapes import (
+    BOOLEAN,
+    BOX,
+    BOX_OPTIONAL,
+    INTEGER,
+    NULLABLE_STRING,
+    STRING,
+    list_of,
+)
 from boxd.mcp.tools.tool import Call, Tool
 from boxd.model.box import BoxState
 from boxd.model.progress import Progress
@@ -48,6 +56,11 @@ async def _fleet(call: Call) -> dict[str, Any]:
 async def _info(call: Call) -> dict[str, Any]:
     view = await call.operations.boxes.inspect(call.principal, call.args["box"])
     return view.to_json()
+
+
+async def _ports(call: Call) -> dict[str, Any]:
+    box, ports = await call.operations.ports.list_ports(call.principal, call.args["box"])
+    return {"ports": [port.to_json(box.id, None) for port in ports]}
 
 
 async def _unpin(call: Call) -> dict[str, Any]:
@@ -173,6 +186,15 @@ TOOLS = (
         (REF,),
         BOX,
         BOX_OPTIONAL,
+        read_only=True,
+    ),
+    Tool(
+        "box_ports",
+        "List the ports of a box",
+        "List the TCP ports on which programs in a running box listen.",
+        _ports,
+        (REF,),
+        {"ports": list_of({"port": INTEGER, "address": STRING, "path": NULLABLE_STRING})},
         read_only=True,
     ),
     Tool(

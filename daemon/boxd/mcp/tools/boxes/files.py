@@ -14,7 +14,7 @@ from boxd.mcp.tools.params import Param
 from boxd.mcp.tools.shapes import BOOLEAN, ENCODING, ENTRIES, INTEGER, STRING, decode, encode
 from boxd.mcp.tools.tool import Call, Tool
 from boxd.names import filenames
-from boxd.tunnel.files import Listing, box_files
+from boxd.tunnel.files import BoxEntry, Listing, box_files
 
 DEFAULT_READ = 256 * 1024
 MAX_READ = 4 * 1024 * 1024
@@ -49,7 +49,7 @@ async def _read(call: Call) -> dict[str, Any]:
             await call.reserve(limit)
             content = await files.read(path_bytes(call), offset, room.part().grow(limit))
         if isinstance(content, Listing):
-            return {"path": path, "entries": [_entry(*entry) for entry in content.entries]}
+            return {"path": path, "entries": [_entry(entry) for entry in content.entries]}
         return {
             "path": path,
             **encode_part(content.data, eof=content.eof),
@@ -73,8 +73,13 @@ def format_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
-def _entry(name: bytes, is_dir: bool, size: int) -> dict[str, Any]:
-    return {**filenames.members("name", name), "is_dir": is_dir, "size": size}
+def _entry(entry: BoxEntry) -> dict[str, Any]:
+    return {
+        **filenames.members("name", entry.name),
+        "is_dir": entry.is_dir,
+        "size": entry.size,
+        "mtime": format_time(entry.mtime),
+    }
 
 
 async def _write(call: Call) -> dict[str, Any]:
