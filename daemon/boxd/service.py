@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from boxd.backends.interface import Backend
     from boxd.boxes.limits.host import HostLimits
     from boxd.config import Config
+    from boxd.model.presence import Presence
     from boxd.operator_files import OperatorFiles
     from boxd.privileged.interface import Host, Servers
     from boxd.workspaces.credentials import CredentialIssuer
@@ -393,8 +394,8 @@ class Service:
             return await family.request_of_box(box_id, verb, params)
         return await self._lifecycle.request(box_id, verb, params)
 
-    def _on_activity(self, box_id: str, shells: int) -> None:
-        self._lifecycle.report(box_id, shells)
+    def _on_activity(self, box_id: str, presence: Presence) -> None:
+        self._lifecycle.report(box_id, presence)
 
     def _on_misbehaviour(self, box_id: str, text: str) -> None:
         self._lifecycle.misbehaved(box_id, text)

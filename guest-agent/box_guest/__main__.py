@@ -18,6 +18,7 @@ def main() -> int:
     gc.disable()
 
     import argparse
+    import asyncio
     import logging
     from functools import partial
     from pathlib import Path
@@ -41,24 +42,37 @@ def main() -> int:
     name_process()
     paths = AgentPaths(parsed.run_dir, parsed.guest_socket, parsed.forward_dir, parsed.state_dir)
     try:
-        while _serve(paths):
-            pass
+        asyncio.run(_serve(paths))
     except ConfigError as error:
         print(f"box-guest: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def _serve(paths: AgentPaths) -> bool:
-    """Serve the box that the run directory describes. Return True if the box has been replaced."""
+async def _serve(paths: AgentPaths) -> None:
+    """Serve the box that the run directory describes, and the box that replaces it."""
     import asyncio
 
-    from box_guest.agent import Agent
+    from box_guest import protocol
+    from box_guest.agent import Agent, OwnProcesses
     from box_guest.config import load
     from box_guest.control.identity import Identity
+    from box_guest.process.background import BackgroundCommands
+    from box_guest.process.process import Reaper
 
-    identity = Identity(paths.run_dir)
-    return asyncio.run(Agent(load(paths.run_dir), paths, identity).run())
+    reaper = Reaper()
+    commands = BackgroundCommands(paths.state_dir / protocol.COMMANDS_DIR, reaper)
+    own = OwnProcesses(reaper, commands)
+    try:
+        identity = Identity(paths.run_dir)
+        while await Agent(load(paths.run_dir), paths, identity, own).run():
+            identity = Identity(paths.run_dir)
+            stay = {asyncio.current_task(), *commands.tasks}
+            for task in asyncio.all_tasks() - stay:
+                task.cancel()  # what belongs to connections of the previous box
+    finally:
+        await commands.close()
+        reaper.close()
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import logging
 import os
 import secrets
 import signal
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,16 +18,17 @@ from box_guest.control.link import DaemonLink
 from box_guest.control.socket import ControlServer
 from box_guest.control.standby import trim_memory
 from box_guest.fuse.mounts import drop_mount_right
-from box_guest.process.process import Reaper
 from box_guest.shared.signals import restore_ignored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Coroutine
 
     from box_guest.config import AgentConfig, AgentPaths
     from box_guest.control.identity import Identity
     from box_guest.drive.workspace import BoxDrive
     from box_guest.process.activity import Watch
+    from box_guest.process.background import BackgroundCommands
+    from box_guest.process.process import Reaper
     from box_guest.ssh.relayd import Relay
     from box_guest.ssh.sessions import Services
     from box_guest.ssh.tunnel import Dialler
@@ -41,14 +43,26 @@ STOP_S = 8.0
 """Seconds to wait for commands and tasks at the end. Ending a stubborn process group takes less."""
 
 
+@dataclass(frozen=True, slots=True)
+class OwnProcesses:
+    """The processes of the box that stay with it when it becomes another one."""
+
+    reaper: Reaper
+    commands: BackgroundCommands
+
+
 class Agent:
     """The agent of one box. Only `run` changes its state."""
 
-    def __init__(self, config: AgentConfig, paths: AgentPaths, identity: Identity) -> None:
+    def __init__(
+        self, config: AgentConfig, paths: AgentPaths, identity: Identity, own: OwnProcesses
+    ) -> None:
         """`identity` must be created before `config` is read, so that later changes are noticed."""
         self._config = config
         self._places = paths
         self._identity = identity
+        self._reaper = own.reaper
+        self._background_commands = own.commands
         self._tasks: set[asyncio.Task[None]] = set()
         self._link = DaemonLink(
             {
@@ -73,16 +87,14 @@ class Agent:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stopped.set)
-        reaper = Reaper()
         control = ControlServer(self._places.guest_socket, self._config, self._link)
         try:
             await control.start()
-            return await self._serve(reaper, stopped)
+            return await self._serve(stopped)
         finally:
             await control.close()
-            reaper.close()
 
-    async def _serve(self, reaper: Reaper, stopped: asyncio.Event) -> bool:
+    async def _serve(self, stopped: asyncio.Event) -> bool:
         from box_guest.drive.workspace import BoxDrive
         from box_guest.process.activity import Watch
         from box_guest.ssh.forward import DriveGate, ForwardDir
@@ -91,12 +103,21 @@ class Agent:
 
         forwards, gate = ForwardDir(self._places.forward_dir), DriveGate()
         forwards.prepare()
-        services = Services(self._config, self._link, reaper, forwards, gate, self._background)
-        drive = BoxDrive(gate, reaper, self._background)
+        services = Services(
+            self._config,
+            self._link,
+            self._reaper,
+            forwards,
+            gate,
+            self._background,
+            self._background_commands,
+        )
+        drive = BoxDrive(gate, self._reaper, self._background)
         relay = self._relay(services)
         dialler = Dialler(self._places.tunnel_socket, services, relay, self._identity.changed)
-        watch = Watch(self._link, lambda: {command.pid for command in services.commands})
-        self._link.follower = _Duties(self._link, dialler, watch, drive, self._background)
+        watch = Watch(self._link, services.pids, lambda: self._background_commands.awake)
+        self._background_commands.on_change = watch.report
+        self._link.follower = _Duties(self._link, dialler, watch, drive, services)
         gc.freeze()
         gc.enable()
         dialling = asyncio.create_task(dialler.run())
@@ -111,6 +132,7 @@ class Agent:
             dialling.cancel()
             await asyncio.gather(dialling, stopping, return_exceptions=True)
             await self._end_commands(services)
+            services.close_watches()
             await drive.close()
             await dialler.close()
             watch.end()
@@ -126,16 +148,17 @@ class Agent:
         return Relay(services, self._places.state_dir)
 
     def _renew(self, services: Services) -> None:
-        """End all commands and reseed, because the box has become another one.
+        """End all commands of channels and reseed, because the box has become another one.
 
-        Commands belong to channels, which stayed with the previous box. Everything else that runs
-        in the box continues.
+        The channels stayed with the previous box. Everything else that runs in the box continues;
+        only if this process has to execute its program again, background commands end, too.
         """
         from box_guest.control.randomness import reseed
 
         for command in services.commands:
             command.kill()
         if not reseed():
+            self._background_commands.kill()
             reexecute()
 
     def _background(self, work: Coroutine[Any, Any, None]) -> None:
@@ -168,26 +191,27 @@ class _Duties:
         dialler: Dialler,
         watch: Watch,
         drive: BoxDrive,
-        background: Callable[[Coroutine[Any, Any, None]], None],
+        services: Services,
     ) -> None:
         self._link = link
         self._dialler = dialler
         self._watch = watch
         self._drive = drive
-        self._background = background
+        self._services = services
 
     def greeted(self) -> None:
-        """Start reporting detached shells."""
+        """Start reporting what keeps the box awake."""
         self._watch.begin()
 
     def parted(self) -> None:
-        """Stop reporting detached shells."""
+        """Stop reporting what keeps the box awake."""
         self._watch.end()
 
     def suspend_soon(self, number: int) -> None:
-        """Free memory, answer with the number of detached shells, and close the tunnel."""
+        """Free memory, answer with what keeps the box awake, and close the tunnel."""
+        self._services.close_watches()
         trim_memory()
-        self._link.answer(number, shells=self._watch.count())
+        self._link.answer(number, **self._watch.count())
         self._dialler.leave()
 
     def drive(self, number: int, kind: str, parameters: dict[str, Any]) -> None:
@@ -196,7 +220,7 @@ class _Duties:
         async def answer() -> None:
             self._link.answer(number, **await self._drive.do(kind, parameters))
 
-        self._background(answer())
+        self._services.background(answer())
 
 
 def prepare_box() -> None:

@@ -11,15 +11,17 @@ From the agent:
 - `hello {version, boot, generation, forward_dir}` is the first message; the daemon may attach to
   the box after it. `boot` changes with every start of the agent, `generation` counts its tunnels,
   `forward_dir` is the directory for sockets of forwarded SSH agents.
-- `activity {shells}`, after each hello and whenever the number changes: the number of terminals
-  with a shell that no client is attached to (tmux, screen).
+- `activity {shells, commands}`, after each hello and whenever a number changes: the number of
+  terminals with a shell that no client is attached to (tmux, screen), and the number of running
+  background commands that keep the box awake. Earlier agents send no `commands`.
 - requests on behalf of users in the box, `REQUESTS`.
 
 From the daemon:
 
-- request `suspend_soon {}`: the daemon is about to freeze the box. The agent answers `{shells}` and
-  closes its end of the tunnel, because a checkpoint cannot store half of a connection. The agent
-  dials again when the daemon has created a new socket for the tunnel, or after a few seconds.
+- request `suspend_soon {}`: the daemon is about to freeze the box. The agent answers `{shells,
+  commands}` and closes its end of the tunnel, because a checkpoint cannot store half of a
+  connection. The agent dials again when the daemon has created a new socket for the tunnel, or
+  after a few seconds.
 - requests `drive_mount {credentials}`, `drive_umount {force}`, `drive_info {}`, to boxes that mount
   their drive themselves. The agent answers each with `drive_state`. `credentials` is the input of
   the mount process; the agent fills in `store.endpoint`. `force` detaches the drive although
@@ -49,6 +51,10 @@ HANDOVER_SUBSYSTEM = "box-handover"
 """SSH subsystem for a command that arrives sealed on the channel's input (`box_guest.handover`),
 with variables that the agent must not see. The channel's environment is the session's, as for any
 command."""
+COMMANDS_SUBSYSTEM = "box-commands"
+"""SSH subsystem for one request about background commands (`box_guest.shared.command_messages`)."""
+WATCH_SUBSYSTEM = "box-watch"
+"""SSH subsystem for one request to watch files (`box_guest.shared.watch_messages`)."""
 
 HELLO = "hello"
 REPLY = "reply"
@@ -130,6 +136,8 @@ any port. Nothing listens there: the agent recognises the name before it dials. 
 it."""
 STATE_DIR = PurePosixPath("/var/lib/box-guest")
 """The agent's directory on the box's own disk, mode 0700."""
+COMMANDS_DIR = "commands"
+"""Directory in `STATE_DIR`: the output of background commands, one file each."""
 RELAY_HOST_KEY = "relay_key"
 """File in `STATE_DIR`: host key of the confidential box's SSH server. It is created in the box and
 never leaves it."""

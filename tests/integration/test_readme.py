@@ -35,7 +35,7 @@ NOT_RUN = {
     "box-command.md": 2,
     "containers.md": 2,
     "previews.md": 1,
-    "python.md": 2,
+    "python.md": 1,
     "tasks.md": 1,
 }
 """How many blocks of a page carry a reason why no test runs them."""
@@ -222,6 +222,7 @@ PYTHON = (
     (Step("", "stdout: building\n(.|\n)*exit code 2|stderr: done\n(.|\n)*exit code 2"),),
     (Step("", r"running\n.*'tool'.*\ntmp-[0-9a-f]{8}\n"),),
     (Step("", r"exit codes: \[0, 1, 0, 1, 0\]"),),
+    (Step("", r"step 1\nstep 2\nstep 3\nexited"),),
     (Step("", r"all tests pass\nb'tests'\n15 bytes\nerror: "),),
 )
 """One for each program of the page."""
@@ -240,6 +241,28 @@ BOX_COPIES = (
 BOX_COMPLETION = (
     Step('eval "$(box', "", {"complete -p box": "_box"}),
     Step("box rm tool", "tool removed"),
+)
+COMMANDS = (
+    Step(f'{CLI} "commands start dev', "^[0-9a-f]{16}$"),
+    Step("ID=$(", "", {"echo $ID": "^[0-9a-f]{16}$"}),
+    Step(f"{CLI} commands output", "^step 1\nstep 2\nstep 3$"),
+    Step(f"{CLI} commands ls dev", "exited 0"),
+)
+RESPOND_ASYNC = (
+    Step("URL="),
+    Step("COMMAND=$(", "", {"echo $COMMAND": "^/v1/boxes/[0-9a-f]{32}/commands/[0-9a-f]{16}$"}),
+    Step("curl -sN", '^id: 11$(.|\n)*"code": 0'),
+    Step("curl -s", '"next_offset": 11'),
+)
+COMMAND_INPUT = (
+    Step("ID=$("),
+    Step("echo hello"),
+    Step(f"{CLI} commands output", "^hello$"),
+    Step(f"{CLI} commands rm", "removed"),
+)
+WATCH = (
+    Step(f'{CLI} "commands start dev', "^[0-9a-f]{16}$"),
+    Step("curl -sN", '"path": "/root/watched", "kind": "created"'),
 )
 AGENT = (
     Step(f"{CLI} \"agent set --cmd 'my-agent", "MY_AGENT_TOKEN +jsonl"),
@@ -261,6 +284,7 @@ RUN = {
     "profiles.md": (PROFILES,),
     "confidential-boxes.md": (CONFIDENTIAL,),
     "http-api.md": (EXEC,),
+    "background-commands.md": (COMMANDS, RESPOND_ASYNC, COMMAND_INPUT, WATCH),
     "python.md": (PYTHON_KEY, *PYTHON),
     "box-command.md": (BOX_COMMAND, BOX_COPIES, BOX_COMPLETION),
     "mcp.md": (),

@@ -44,6 +44,11 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("box_read", {"box": BOX, "path": "/tmp/mcp-client/file"}),
     ("box_read", {"box": BOX, "path": "/tmp/mcp-client"}),
     ("box_exec", {"box": BOX, "cmd": "rm -r /tmp/mcp-client"}),
+    ("command_start", {"box": BOX, "cmd": "exec sleep 1000", "keep_awake": False}),
+    ("command_list", {"box": BOX}),
+    ("command_output", {"box": BOX, "id": "0123456789abcdef"}),
+    ("command_write", {"box": BOX, "id": "0123456789abcdef"}),
+    ("command_end", {"box": BOX, "id": "0123456789abcdef"}),
     ("delegate", {"prompt": "echo done", "box": BOX}),
     ("box_pin", {"box": BOX, "for_s": 60}),
     ("box_keep", {"box": BOX}),
@@ -77,7 +82,9 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("box_spawn", {"spec": BOX}),
 ]
 REFUSED = {"box_suspend", "box_resume", "box_fork", "wrk_restore", "answer"}
-"""What boxes that are plain processes cannot, a drive without trash, and a missing question."""
+REFUSED |= {"command_output", "command_write", "command_end"}
+"""What boxes that are plain processes cannot, a drive without trash, and a missing question and
+command."""
 ENDLESS = {"box": BOX, "cmd": "echo begun; exec sleep 1000"}
 
 

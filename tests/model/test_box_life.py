@@ -44,6 +44,7 @@ from boxd.boxes.timing import timers
 from boxd.boxes.timing.policy import SHIPPED, Policy
 from boxd.errors import BoxdError
 from boxd.model.box import TRANSITIONS, Box, BoxState
+from boxd.model.presence import Presence
 from boxd.names.spec import parse_spec
 from tests.doubles.control_store import MemoryStore
 from tests.harness.service.mortal import Died
@@ -167,7 +168,7 @@ class BoxLife(RuleBasedStateMachine):
 
     def _report(self, box_id: str, shells: int) -> None:
         self.world.tunnels.shells[box_id] = shells
-        self.world.lifecycle.activity.report(box_id, shells)
+        self.world.lifecycle.activity.report(box_id, Presence(shells))
 
     def _may_go(self, box: Box) -> bool:
         """Whether there is a reason for it to go."""

@@ -92,7 +92,7 @@ def _shown(request: Request, transport: Transport, credential: str) -> Request:
 
 async def _request(house: Furnished, row: Row, column: str) -> Request:
     named = {"type": "Content-Type", "accept": "Accept", "origin": "Origin"}
-    named["asks_for"] = "Access-Control-Request-Method"
+    named |= {"asks_for": "Access-Control-Request-Method", "prefer": "Prefer"}
     headers = tuple((named[one], row.get(one)) for one in named if one in row.what)
     body = row.get("body").encode() if "body" in row.what else None
     method = row.get("route").partition(" ")[0]

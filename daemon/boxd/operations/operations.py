@@ -11,6 +11,7 @@ from boxd.operations.asks import AskOperations
 from boxd.operations.boxes import BoxOperations
 from boxd.operations.builds import BuildOperations
 from boxd.operations.canvases import CanvasOperations
+from boxd.operations.commands import CommandOperations
 from boxd.operations.delegate import DelegateOperations
 from boxd.operations.drives import DriveOperations
 from boxd.operations.fleet import FleetOperations
@@ -33,6 +34,7 @@ from boxd.operations.stats import StatOperations
 from boxd.operations.visits import VisitOperations
 from boxd.operations.volumes.copies import CopyOperations
 from boxd.operations.volumes.trash import TrashOperations
+from boxd.operations.watches import WatchOperations
 from boxd.operations.workspaces import WorkspaceOperations
 
 if TYPE_CHECKING:
@@ -84,6 +86,8 @@ class Operations:
     canvases: CanvasOperations
     catalog: Catalog
     """Images and flavors."""
+    commands: CommandOperations
+    """Background commands of boxes."""
     copies: CopyOperations
     """Clones and snapshots of trees on drives."""
     delegations: DelegateOperations
@@ -109,6 +113,8 @@ class Operations:
     texts: UserTexts
     trash: TrashOperations
     visits: VisitOperations
+    watches: WatchOperations
+    """Changes of files in boxes."""
     workspaces: WorkspaceOperations
 
     @classmethod
@@ -140,6 +146,7 @@ class Operations:
             callers=callers,
             canvases=CanvasOperations(store, feed, ends, clock),
             catalog=catalog,
+            commands=CommandOperations(boxes),
             copies=CopyOperations(drive_operations),
             delegations=DelegateOperations(store, boxes, vault, output, tier_of),
             directory=directory,
@@ -161,6 +168,7 @@ class Operations:
             texts=UserTexts(dependencies.ssh_host),
             trash=TrashOperations(store, drive_operations),
             visits=VisitOperations(lifecycle, callers),
+            watches=WatchOperations(boxes),
             workspaces=WorkspaceOperations(store, registry, profiles, lifecycle, drives, clock),
         )
 

@@ -14,7 +14,7 @@ from asyncssh.packet import PacketDecodeError
 
 from box_guest import protocol
 from boxd.errors import DialTimeout, NothingListening, Unavailable
-from boxd.tunnel.control import checked_shells
+from boxd.tunnel.control import checked_presence
 from boxd.tunnel.opening import opened
 from boxd.tunnel.stream import ChannelStream
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
     from typing import Any
 
+    from boxd.model.presence import Presence
     from boxd.tunnel.control import ControlChannel, Hello
     from boxd.tunnel.stream import ByteStream
 
@@ -119,13 +120,13 @@ class Tunnel:
         """Whether the tunnel is down."""
         return self.connection.is_closed()
 
-    async def suspend_soon(self) -> int:
+    async def suspend_soon(self) -> Presence:
         """Announce a freeze to the agent, which then closes its end of the tunnel.
 
-        Returns the number of detached shells from the agent's answer. Has no timeout. Raises
+        Returns what keeps the box awake, from the agent's answer. Has no timeout. Raises
         Unavailable, or ProtocolError for a malformed answer.
         """
-        return checked_shells(await self._control.request(protocol.SUSPEND_SOON))
+        return checked_presence(await self._control.request(protocol.SUSPEND_SOON))
 
     async def start(
         self,
@@ -146,14 +147,26 @@ class Tunnel:
         `env` is the environment of the session; see `boxd.boxes.commands.handover`. Raises
         Unavailable, for example if the agent does not support handovers.
         """
+        return await self.open_subsystem(
+            protocol.HANDOVER_SUBSYSTEM, env=env, lacks="cannot receive a token in secret"
+        )
+
+    async def open_subsystem(
+        self, name: str, *, lacks: str, env: Mapping[str, str] | None = None
+    ) -> Exec:
+        """Open a channel with a subsystem of the agent.
+
+        Raises Unavailable. If the agent is too old for the subsystem, the text says so; `lacks` is
+        what the box then cannot do.
+        """
         try:
-            return await self._session(env, subsystem=protocol.HANDOVER_SUBSYSTEM)
+            return await self._session(env, subsystem=name)
         except asyncssh.ChannelOpenError as error:
             if error.code != OPEN_REQUEST_SESSION_FAILED or self.closed:
                 raise _unavailable(error) from None
             raise Unavailable(
-                "this box was created by an earlier version of the service and cannot receive a "
-                "token in secret; use a new box, or remove and recreate this one"
+                f"this box was created by an earlier version of the service and {lacks}; use a new"
+                " box, or remove and recreate this one"
             ) from None
         except FAULTS as error:
             raise _unavailable(error) from None

@@ -15,6 +15,7 @@ import asyncssh
 
 from box_guest import protocol
 from boxd.errors import BoxdError, Unavailable
+from boxd.model.presence import Presence
 from boxd.tasks import BackgroundTasks
 from boxd.tunnel.limits import REQUESTS, Bucket
 
@@ -30,7 +31,8 @@ MAX_TEXT = 256
 MAX_ERROR = 4000
 """Maximum length of an answer's error text, in characters: the answer must fit into one line."""
 MAX_SHELLS = 999
-"""Maximum number of detached shells that a box can report; higher numbers are capped."""
+"""Maximum number of detached shells, and of background commands, that a box can report; higher
+numbers are capped."""
 ACTIVITY_S = 1.0
 """Seconds between two reports of a box's activity. If changes are faster, a report has only the
 last one."""
@@ -55,8 +57,8 @@ class Tunnelled(Protocol):
         The requester sees the text of a BoxdError.
         """
 
-    def activity(self, shells: int) -> None:
-        """Handle a report of the box: its number of detached shells, 0 to MAX_SHELLS."""
+    def activity(self, presence: Presence) -> None:
+        """Handle a report of the box; the numbers are 0 to MAX_SHELLS."""
 
     def misbehaved(self, reason: str) -> None:
         """Handle a violation of the protocol or a limit by the agent: cut the tunnel."""
@@ -140,7 +142,7 @@ class ControlChannel(asyncssh.SSHClientSession[bytes]):
         elif kind == protocol.REPLY:
             self._replied(message)
         elif kind == protocol.ACTIVITY:
-            self._activity(checked_shells(message))
+            self._activity(checked_presence(message))
         elif kind in protocol.REQUESTS:
             self._start(message)
 
@@ -179,24 +181,24 @@ class ControlChannel(asyncssh.SSHClientSession[bytes]):
 
 
 class _Slowly:
-    """Passes numbers to `tell` at most every ACTIVITY_S seconds.
+    """Passes reports to `tell` at most every ACTIVITY_S seconds.
 
-    It passes the first number at once, and then the latest one. Only callbacks of the event loop
+    It passes the first report at once, and then the latest one. Only callbacks of the event loop
     change its state.
     """
 
-    def __init__(self, tell: Callable[[int], None]) -> None:
+    def __init__(self, tell: Callable[[Presence], None]) -> None:
         self._tell = tell
-        self._latest: int | None = None
+        self._latest: Presence | None = None
         self._pause: asyncio.TimerHandle | None = None
 
-    def __call__(self, number: int) -> None:
-        self._latest = number
+    def __call__(self, presence: Presence) -> None:
+        self._latest = presence
         if self._pause is None:
             self._now()
 
     def close(self) -> None:
-        """Stop passing on numbers."""
+        """Stop passing on reports."""
         if self._pause is not None:
             self._pause.cancel()
 
@@ -204,9 +206,9 @@ class _Slowly:
         self._pause = None
         if self._latest is None:
             return
-        number, self._latest = self._latest, None
+        presence, self._latest = self._latest, None
         self._pause = asyncio.get_running_loop().call_later(ACTIVITY_S, self._now)
-        self._tell(number)
+        self._tell(presence)
 
 
 def _lose(future: asyncio.Future[Any]) -> None:
@@ -216,15 +218,19 @@ def _lose(future: asyncio.Future[Any]) -> None:
         future.exception()
 
 
-def checked_shells(message: dict[str, Any]) -> int:
-    """Return the number of detached shells in a message of a box, limited to 0 to MAX_SHELLS.
+def checked_presence(message: dict[str, Any]) -> Presence:
+    """Return the numbers in a message of a box, each limited to 0 to MAX_SHELLS.
 
-    Raises ProtocolError if the message has no such number.
+    Earlier agents send no number of commands. Raises ProtocolError if a number is not an integer.
     """
-    shells = message.get("shells")
-    if type(shells) is not int:
-        raise protocol.ProtocolError("the number of shells is not an integer")
-    return min(max(shells, 0), MAX_SHELLS)
+    return Presence(_count(message, "shells"), _count({"commands": 0, **message}, "commands"))
+
+
+def _count(message: dict[str, Any], name: str) -> int:
+    number = message.get(name)
+    if type(number) is not int:
+        raise protocol.ProtocolError(f"the number of {name} is not an integer")
+    return min(max(number, 0), MAX_SHELLS)
 
 
 def _number(message: dict[str, Any]) -> int:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
+    from boxd.model.presence import Presence
+
 logger = logging.getLogger(__name__)
 
 HELLO_S = 10.0
@@ -28,7 +30,7 @@ QUIESCE_S = 2.0
 """Seconds that an agent gets to close its end of the tunnel before a freeze."""
 
 OnRequest: TypeAlias = "Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]"
-OnActivity: TypeAlias = "Callable[[str, int], None]"
+OnActivity: TypeAlias = "Callable[[str, Presence], None]"
 OnMisbehaviour: TypeAlias = "Callable[[str, str], None]"
 OnUp: TypeAlias = "Callable[[Tunnel], None]"
 
@@ -114,8 +116,8 @@ class TunnelRegistry:
 
         `bind` returns the socket on which a box's agent dials.
         `on_request(box id, verb, parameters)` answers requests of boxes (`protocol.REQUESTS`); the
-        text of its BoxdErrors is shown in the box. `on_activity(box id, shells)` receives the
-        number of detached shells of a box, after each hello and whenever it changes.
+        text of its BoxdErrors is shown in the box. `on_activity(box id, presence)` receives
+        what keeps a box awake without a client, after each hello and whenever it changes.
         `on_misbehaviour(box id, text)` receives the reason when an agent's tunnel was cut. The last
         two must return at once.
         """
@@ -187,11 +189,11 @@ class TunnelRegistry:
         if entry is not None:
             await _end(entry)
 
-    async def quiesce(self, box_id: str) -> int | None:
+    async def quiesce(self, box_id: str) -> Presence | None:
         """Take the tunnel down before a freeze: a checkpoint cannot store half of a connection.
 
         No new tunnel is accepted until `open`. The method asks the agent to close its own end, and
-        cuts the agent off after QUIESCE_S. Returns the number of detached shells from the agent's
+        cuts the agent off after QUIESCE_S. Returns what keeps the box awake, from the agent's
         answer, or None without an answer. Never fails because of the agent; does nothing without a
         tunnel.
         """
@@ -199,18 +201,18 @@ class TunnelRegistry:
         if entry is None:
             return None
         await entry.listener.close()
-        shells: int | None = None
+        presence: Presence | None = None
         try:
             async with asyncio.timeout(QUIESCE_S):
                 tunnel = await entry.settled()
                 if tunnel is not None:
-                    shells = await tunnel.suspend_soon()
+                    presence = await tunnel.suspend_soon()
                     await tunnel.connection.wait_closed()
         except (TimeoutError, Unavailable, protocol.ProtocolError) as error:
             logger.info("box %s: its agent did not close its tunnel: %s", box_id, error)
         if self._entries.get(box_id) is entry:
             await self.close(box_id)
-        return shells
+        return presence
 
     async def close_all(self) -> None:
         """Close the listeners and tunnels of all boxes."""
@@ -260,9 +262,9 @@ class _Side:
     async def request(self, verb: str, params: dict[str, Any]) -> dict[str, Any]:
         return await self._registry.on_request(self._entry.listener.box_id, verb, params)
 
-    def activity(self, shells: int) -> None:
+    def activity(self, presence: Presence) -> None:
         if not self._entry.closed:
-            self._registry.on_activity(self._entry.listener.box_id, shells)
+            self._registry.on_activity(self._entry.listener.box_id, presence)
 
     def misbehaved(self, reason: str) -> None:
         self._entry.misbehave(reason)

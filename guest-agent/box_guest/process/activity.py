@@ -1,4 +1,4 @@
-"""Counts shells that no client is attached to, which the daemon cannot see by itself."""
+"""Counts what keeps the box awake without a client, which the daemon cannot see by itself."""
 
 from __future__ import annotations
 
@@ -38,24 +38,39 @@ def detached_shells(own: Collection[int], *, proc: Path = PROC, terminals: Path 
 
 
 class Watch:
-    """Reports the number of detached shells to the daemon: after each hello, and when it changes.
+    """Reports to the daemon what keeps the box awake without a client: detached shells and
+    background commands. It reports after each hello, and when a number changes.
 
-    Each tunnel has one task; it alone counts and reports.
+    Each tunnel has one task that looks for changes.
     """
 
-    def __init__(self, link: DaemonLink, own: Callable[[], Collection[int]]) -> None:
-        """`own` returns the ids of the sessions that belong to channels of the tunnel."""
+    def __init__(
+        self, link: DaemonLink, own: Callable[[], Collection[int]], commands: Callable[[], int]
+    ) -> None:
+        """`own` returns the ids of the sessions that belong to commands of the daemon's clients.
+
+        `commands` returns the number of background commands that keep the box awake.
+        """
         self._link = link
         self._own = own
+        self._commands = commands
         self._watching: asyncio.Task[None] | None = None
+        self._reported: dict[str, int] = {}
 
-    def count(self) -> int:
-        """Return the current number of detached shells."""
-        return detached_shells(self._own())
+    def count(self) -> dict[str, int]:
+        """Return the current numbers: `shells` and `commands`."""
+        return {"shells": detached_shells(self._own()), "commands": self._commands()}
+
+    def report(self) -> None:
+        """Report the numbers now if one has changed. Does nothing while the tunnel is down."""
+        if self._watching is not None and (numbers := self.count()) != self._reported:
+            self._link.tell(protocol.ACTIVITY, **numbers)
+            self._reported = numbers
 
     def begin(self) -> None:
         """Start reporting to the daemon of a new tunnel."""
         self.end()
+        self._reported = {}
         self._watching = asyncio.create_task(self._watch())
 
     def end(self) -> None:
@@ -65,11 +80,8 @@ class Watch:
             self._watching = None
 
     async def _watch(self) -> None:
-        reported: int | None = None
         while True:
-            if (shells := self.count()) != reported:
-                self._link.tell(protocol.ACTIVITY, shells=shells)
-                reported = shells
+            self.report()
             await asyncio.sleep(LOOK_S)
 
 

@@ -23,7 +23,7 @@ from box_guest.shared import frames
 from box_guest.shared.command_bytes import encoded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from box_guest.config import AgentConfig
     from box_guest.process.accounts import Account
@@ -35,6 +35,7 @@ HANGUP_S = 1.0
 """Seconds from HUP to TERM."""
 TERMINATE_S = 5.0
 """Seconds from TERM to KILL."""
+_HANGUP_STEPS = ((signal.SIGHUP, HANGUP_S), (signal.SIGTERM, TERMINATE_S))
 _POLL_S = 0.05
 SESSION_OOM_SCORE = b"1000"
 """`oom_score_adj` of sessions: if the box runs out of memory, the kernel kills one of their
@@ -137,6 +138,11 @@ class Command:
         """Whether the command itself is alive (its children may outlive it)."""
         return not self._status.done()
 
+    @property
+    def input_closed(self) -> bool:
+        """Whether the command's input is closed: by its owner, or because nothing reads it."""
+        return self._input.closed
+
     async def finish(self) -> None:
         """Wait for the command, report how it ended, and pass on all of its output."""
         status = await asyncio.shield(self._status)
@@ -200,6 +206,15 @@ class Command:
         """Kill the command's process groups if it still runs."""
         for group in self._groups() if self.running else ():
             _signal_group(group, signal.SIGKILL)
+
+    async def terminate(self) -> None:
+        """Send TERM to the command's process group, and KILL after TERMINATE_S seconds.
+
+        Returns when the command itself has ended. Does nothing if it has ended before.
+        """
+        if self.running:
+            await end_group(self.pid, ((signal.SIGTERM, TERMINATE_S),))
+            await asyncio.wait([self._status])
 
     async def abandon(self) -> None:
         """Release all descriptors because the channel is gone, and end the command if it still
@@ -294,12 +309,15 @@ class Command:
         self._output.write(data, stderr=True)
 
 
-async def end_group(group: int) -> None:
-    """Send HUP, then TERM, then KILL to a process group; return when it is empty or killed.
+async def end_group(
+    group: int, steps: Sequence[tuple[signal.Signals, float]] = _HANGUP_STEPS
+) -> None:
+    """Send the signals of `steps`, then KILL, to a process group; return when it is empty or
+    killed.
 
-    Takes at most HANGUP_S + TERMINATE_S seconds.
+    A step is a signal and the seconds to wait after it; by default HUP, then TERM.
     """
-    for number, patience in ((signal.SIGHUP, HANGUP_S), (signal.SIGTERM, TERMINATE_S)):
+    for number, patience in steps:
         _signal_group(group, number)
         # A stopped process acts on a signal only when it continues.
         _signal_group(group, signal.SIGCONT)

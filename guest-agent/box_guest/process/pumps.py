@@ -132,6 +132,11 @@ class InputPump:
         self._in_line = False
         os.set_blocking(descriptor, False)
 
+    @property
+    def closed(self) -> bool:
+        """Whether the descriptor is closed, or will be after the buffered bytes."""
+        return self._closed or self._ended
+
     def feed(self, data: bytes) -> None:
         """Take bytes, in order."""
         if self._closed:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from box_guest.config import AgentConfig
     from box_guest.control.link import DaemonLink
+    from box_guest.process.background import BackgroundCommands
+    from box_guest.process.file_watch import FileWatch
     from box_guest.process.process import Reaper
     from box_guest.ssh.forward import DriveGate, ForwardDir
 
@@ -56,7 +58,19 @@ class Services:
     forwards: ForwardDir
     gate: DriveGate
     background: Callable[[Coroutine[Any, Any, None]], None]
+    background_commands: BackgroundCommands
     commands: set[Command] = field(default_factory=set)
+    watches: set[FileWatch] = field(default_factory=set)
+    """Open file watches: a checkpoint is simpler without them."""
+
+    def pids(self) -> set[int]:
+        """Return the process ids of the commands that clients of the daemon have started."""
+        return {command.pid for command in self.commands} | self.background_commands.pids
+
+    def close_watches(self) -> None:
+        """Close all file watches; their clients start new ones."""
+        for watch in list(self.watches):
+            watch.close()
 
 
 def _guarded(

@@ -19,18 +19,27 @@ from box_guest.shared.backpressure import Backpressure
 from box_guest.shared.command_bytes import take_any_command
 from box_guest.shared.wire import send_no_padding
 from box_guest.ssh import forward
+from box_guest.ssh.command_session import CommandRequestSession
 from box_guest.ssh.sessions import BoxSession, CommandSession
+from box_guest.ssh.watch_session import WatchRequestSession
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
 
     from box_guest.control.link import DaemonLink
     from box_guest.ssh.relayd import Relay
+    from box_guest.ssh.request_session import RequestSession
     from box_guest.ssh.sessions import Services
 
     ServerChannel = asyncssh.SSHServerChannel[bytes]
 
 logger = logging.getLogger(__name__)
+
+_REQUESTS: dict[str, type[RequestSession]] = {
+    protocol.COMMANDS_SUBSYSTEM: CommandRequestSession,
+    protocol.WATCH_SUBSYSTEM: WatchRequestSession,
+}
+"""Subsystems for one request each, with their sessions."""
 
 
 class BoxServer(asyncssh.SSHServer):
@@ -99,10 +108,10 @@ class TunnelSession(BoxSession):
     """One session channel of the tunnel: the daemon's own, or one that it opens for a client."""
 
     def subsystem_requested(self, subsystem: str) -> bool:
-        """Accept the control channel (one at a time), the handover subsystem, and sftp."""
+        """Accept the control channel (one at a time), the daemon's other subsystems, and sftp."""
         if subsystem == protocol.CONTROL_SUBSYSTEM:
             return not self.services.link.up
-        if subsystem == protocol.HANDOVER_SUBSYSTEM:
+        if subsystem == protocol.HANDOVER_SUBSYSTEM or subsystem in _REQUESTS:
             return True
         return super().subsystem_requested(subsystem)
 
@@ -110,6 +119,8 @@ class TunnelSession(BoxSession):
         """Return the handler for the request that the daemon has made."""
         if chan.get_subsystem() == protocol.CONTROL_SUBSYSTEM:
             return ControlSession(self.services.link)
+        if (request := _REQUESTS.get(chan.get_subsystem() or "")) is not None:
+            return request(self.services)
         if chan.get_subsystem() == protocol.HANDOVER_SUBSYSTEM:
             config = self.services.config
             account = accounts.find(config.user)

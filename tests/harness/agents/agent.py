@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from boxd.errors import BoxdError
+    from boxd.model.presence import Presence
     from boxd.tunnel.channel import ExitStatus, Terminal, Tunnel
 
 BOX_ID = "b0" * 16
@@ -52,6 +53,8 @@ class LocalBox:
     answer: dict[str, Any] = field(default_factory=lambda: {"path": "/wrk"})
     shells: list[int] = field(default_factory=list)
     """The agent's reports about detached shells."""
+    commands: list[int] = field(default_factory=list)
+    """The agent's reports about background commands."""
     misbehaviour: list[str] = field(default_factory=list)
     box_id: str = BOX_ID
     process: asyncio.subprocess.Process | None = None
@@ -64,9 +67,13 @@ class LocalBox:
             self.root / "daemon_key",
             self.bind,
             self._requested,
-            lambda _, shells: self.shells.append(shells),
+            self._reported,
             lambda _, text: self.misbehaviour.append(text),
         )
+
+    def _reported(self, _box_id: str, presence: Presence) -> None:
+        self.shells.append(presence.shells)
+        self.commands.append(presence.commands)
 
     async def bind(self, box_id: str) -> socket.socket:
         """Return the socket on which the agent of a box dials."""

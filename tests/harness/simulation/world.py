@@ -22,6 +22,7 @@ from boxd.boxes.limits.tiers import Tiers
 from boxd.boxes.timing.policy import SHIPPED, Policy
 from boxd.errors import Conflict, Unavailable, UnknownImage
 from boxd.model.catalog import Flavor, Image
+from boxd.model.presence import Presence
 from boxd.operations import Dependencies, Operations
 from boxd.principal import Principal
 from boxd.workspaces.seal import Sealer
@@ -207,6 +208,7 @@ class FakeTunnels:
         self._directories = directories
         self.open_for: set[str] = set()
         self.shells: dict[str, int] = {}
+        self.commands: dict[str, int] = {}
         """Answer of agents to the announcement of a freeze."""
 
     async def open(self, box_id: str, host_key: str) -> None:
@@ -229,11 +231,13 @@ class FakeTunnels:
         """Return the tunnel while the listener is open."""
         return cast("Tunnel", f"tunnel of {box_id}") if box_id in self.open_for else None
 
-    async def quiesce(self, box_id: str) -> int | None:
+    async def quiesce(self, box_id: str) -> Presence | None:
         """Do one step; the tunnel is then closed."""
         self.open_for.discard(box_id)
         await self._steps.step("tunnel.quiesce")
-        return self.shells.get(box_id, 0) if await self._backend.lives(box_id) else None
+        if not await self._backend.lives(box_id):
+            return None
+        return Presence(self.shells.get(box_id, 0), self.commands.get(box_id, 0))
 
     async def close(self, box_id: str) -> None:
         """Close one listener."""

@@ -24,6 +24,7 @@ class Typed:
     pieces: list[bytes] = field(default_factory=list)
     terminal: bool = False
     written: bytes = b""
+    errors: bytes = b""
 
     async def read(self) -> bytes:
         """Return the next piece."""
@@ -32,6 +33,10 @@ class Typed:
     async def write(self, data: bytes) -> None:
         """Record the output."""
         self.written += data
+
+    async def write_error(self, data: bytes) -> None:
+        """Record the output to standard error."""
+        self.errors += data
 
 
 async def run(

@@ -14,6 +14,7 @@ import pytest
 
 from box_guest import protocol
 from boxd.images import runtime
+from boxd.model.presence import Presence
 from boxd.tunnel.channel import Terminal
 from tests.harness.agents.agent import BOX_ID, local_agent
 from tests.harness.wait import until
@@ -136,7 +137,7 @@ async def test_shells_that_nobody_is_attached_to_are_told(bare_box: LocalBox) ->
     await until(lambda: bare_box.shells == [0, 1, 1])
     await bare_box.run("ps -o pid,comm | grep ' sh$' | while read pid rest; do kill -9 $pid; done")
     await until(lambda: bare_box.shells == [0, 1, 1, 0])
-    assert await bare_box.registry.quiesce(BOX_ID) == 0
+    assert await bare_box.registry.quiesce(BOX_ID) == Presence()
 
 
 async def test_a_copied_box_keeps_its_processes_under_a_new_agent(bare_box: LocalBox) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from box_guest import protocol
 from boxd.errors import Unavailable
+from boxd.model.presence import Presence
 from boxd.tunnel import registry
 from boxd.tunnel.channel import ExitStatus
 from boxd.tunnel.registry import QUIESCE_S
@@ -99,7 +100,7 @@ async def test_the_agent_closes_every_connection(
     running = await tunnel.start("read line; cat")
     dialled = await tunnel.start("sleep 600")
     assert connections(quiet_box) == with_tunnel
-    assert await quiet_box.registry.quiesce(BOX_ID) == 0
+    assert await quiet_box.registry.quiesce(BOX_ID) == Presence()
     # It said so by closing: nothing has to be waited for.
     remaining = connections(quiet_box)
     assert remaining < with_tunnel
@@ -132,7 +133,7 @@ async def test_a_freeze_that_does_not_come(local_box: LocalBox) -> None:
 
 async def test_an_announcement_that_nothing_follows(local_box: LocalBox) -> None:
     tunnel = await local_box.tunnel()
-    assert await tunnel.suspend_soon() == 0
+    assert await tunnel.suspend_soon() == Presence()
     await tunnel.connection.wait_closed()
     # The listener is the same one and was never closed: the agent keeps still, but not for ever.
     again = await local_box.tunnel()
@@ -162,18 +163,20 @@ async def test_a_connection_that_is_just_being_made(quiet_box: LocalBox) -> None
     await quiet_box.start()
     entry = quiet_box.registry._entries[BOX_ID]
     await until(lambda: bool(entry.listener.connections))
-    assert await quiet_box.registry.quiesce(BOX_ID) in (0, None)
+    assert await quiet_box.registry.quiesce(BOX_ID) in (Presence(), None)
     await until(lambda: not entry.listener.connections)
     assert quiet_box.registry.peek(BOX_ID) is None
     assert refused(quiet_box)
 
 
 @pytest.mark.parametrize(
-    ("result", "shells"),
+    ("result", "presence"),
     [
-        ({"shells": 2}, 2),
-        ({"shells": -7}, 0),
-        ({"shells": 10**30}, 999),
+        ({"shells": 2}, Presence(2)),
+        ({"shells": 2, "commands": 3}, Presence(2, 3)),
+        ({"shells": -7, "commands": -7}, Presence()),
+        ({"shells": 10**30, "commands": 10**30}, Presence(999, 999)),
+        ({"shells": 1, "commands": "many"}, None),
         ({}, None),
         ({"shells": "many"}, None),
         ({"shells": True}, None),
@@ -182,7 +185,7 @@ async def test_a_connection_that_is_just_being_made(quiet_box: LocalBox) -> None
     ids=str,
 )
 async def test_what_a_lying_agent_answers(
-    quiet_box: LocalBox, result: object, shells: int | None
+    quiet_box: LocalBox, result: object, presence: Presence | None
 ) -> None:
     async with agent_with(quiet_box, host_key(quiet_box), [GREETING]) as (connection, control):
         await quiet_box.tunnel()
@@ -190,7 +193,7 @@ async def test_what_a_lying_agent_answers(
         asking = asyncio.create_task(quiet_box.registry.quiesce(BOX_ID))
         await until(lambda: b"suspend_soon" in control.received)
         connection.abort()
-        assert await asking == shells
+        assert await asking == presence
     assert refused(quiet_box)
 
 
@@ -198,7 +201,7 @@ async def test_an_agent_that_answers_and_stays(quiet_box: LocalBox) -> None:
     async with agent_with(quiet_box, host_key(quiet_box), [GREETING]) as (connection, control):
         await quiet_box.tunnel()
         control.replies = {"suspend_soon": {"shells": 1}}
-        assert await quiet_box.registry.quiesce(BOX_ID) == 1
+        assert await quiet_box.registry.quiesce(BOX_ID) == Presence(1)
         await connection.wait_closed()
     assert refused(quiet_box)
 

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 PATHS = document()["paths"]
 pytestmark = pytest.mark.timeout(300)
-background = pytest.mark.skipif(
-    "/v1/boxes/{ref}/commands" not in PATHS, reason="the service has no such route"
-)
 batch = pytest.mark.skipif("/v1/batch/exec" not in PATHS, reason="the service has no such route")
 
 
@@ -41,7 +38,6 @@ def dev(url: str, key: str) -> None:
         client.box("dev").exec("true", check=True)
 
 
-@background
 def test_a_command_outlives_its_client(client: Call) -> None:
     command_id = client(
         lambda c: c.box("dev").start("x=$(cat); echo got $x; exit 3", stdin=True)
@@ -61,7 +57,6 @@ def test_a_command_outlives_its_client(client: Call) -> None:
         client(lambda c: c.box("dev").command(command_id).info())
 
 
-@background
 def test_a_signal(client: Call) -> None:
     command_id = client(lambda c: c.box("dev").start("sleep 1000")).id
     client(lambda c: c.box("dev").command(command_id).signal("KILL"))
@@ -69,7 +64,6 @@ def test_a_signal(client: Call) -> None:
     client(lambda c: c.box("dev").command(command_id).remove())
 
 
-@background
 def test_a_dialogue(url: str, key: str) -> None:
     with Client(url, key) as client:
         command = client.box("dev").start("while read x; do echo $((x + 1)); done", stdin=True)
@@ -84,7 +78,6 @@ def test_a_dialogue(url: str, key: str) -> None:
         command.remove()
 
 
-@background
 async def test_an_asynchronous_dialogue(url: str, key: str) -> None:
     async with AsyncClient(url, key) as client:
         command = await client.box("dev").start("cat", stdin=True)
@@ -95,7 +88,6 @@ async def test_an_asynchronous_dialogue(url: str, key: str) -> None:
         await command.remove()
 
 
-@background
 def test_standard_input_of_the_command(url: str, key: str, tmp_path: Path) -> None:
     box = BoxCommand(tmp_path, {"BOXD_URL": url, "BOXD_API_KEY": key})
     data = bytes(range(256)) * 20_000

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.http.routes import exec as exec_api
 from boxd.http.routes import mcp, wrk
+from boxd.http.routes.commands import exec as exec_api
 from boxd.http.server import serve
 from tests.harness.http.commands import header, marked, open_exec
 from tests.harness.http.portserver import listening
@@ -35,6 +35,7 @@ def target(route: Route) -> str:
     path = route.path.replace("...", "")
     names = {"{box}": "web", "{ref}": "web", "{spec}": "web", "{port}": "80", "{canvas}": "x"}
     names |= {"{path}": "x", "{name}": "x", "{number}": "1", "{id}": "0f3a"}
+    names["{command}"] = "0123456789abcdef"
     for name, value in names.items():
         path = path.replace(name, value)
     assert "{" not in path, path

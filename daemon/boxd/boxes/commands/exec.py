@@ -57,11 +57,17 @@ class ExecRequest:
         return cls(_command(cmd), _environment(env), _timeout(timeout_s))
 
 
-def parse_header(line: bytes) -> ExecRequest:
-    """Parse the header line (without its LF). Raises BadRequest, which names the mistake."""
+def header_fields(line: bytes) -> dict[str, Any]:
+    """Return the unchecked fields of the header line (without its LF). Raises BadRequest."""
     raw = _strict_json(line)
     if not isinstance(raw, dict):
         raise BadRequest('the exec header is not a JSON object; for example {"cmd": "uname -a"}')
+    return raw
+
+
+def parse_header(line: bytes) -> ExecRequest:
+    """Parse the header line (without its LF). Raises BadRequest, which names the mistake."""
+    raw = header_fields(line)
     return ExecRequest.checked(raw.get("cmd"), raw.get("env"), raw.get("timeout_s"))
 
 

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from boxd.boxes.presence.expiry import Expiry
     from boxd.boxes.state.interface import Catalog
     from boxd.clock import HostClock
+    from boxd.model.presence import Presence
     from boxd.model.progress import Progress
     from boxd.model.snapshot import Snapshot
     from boxd.names.spec import BoxSpec
@@ -401,9 +402,9 @@ class Lifecycle:
             await self.usage.refresh(box_id)
         return await self._pins.request(box_id, verb, params)
 
-    def report(self, box_id: str, shells: int) -> None:
-        """Record the number of detached shells that the agent of a box reports."""
-        self.activity.report(box_id, shells)
+    def report(self, box_id: str, presence: Presence) -> None:
+        """Record what keeps a box awake without a client, as its agent reports it."""
+        self.activity.report(box_id, presence)
         box = self._timers.known(box_id)
         if box is not None:
             self.feed.fleet(box.owner, box.workspace)

@@ -148,17 +148,20 @@ class Sleep:
         """Change a running box to `suspended`, with its memory. Callers run `check` first.
 
         `unasked`: the daemon suspends by itself; raises InUse if the agent reports a detached
-        shell. Raises Conflict if the box cannot be suspended; the box then keeps running, and its
-        row says why.
+        shell or a background command. Raises Conflict if the box cannot be suspended; the box then
+        keeps running, and its row says why.
         """
         self._check_drive(box)
         before = box
         box = await self._repository.change(box, BoxState.SUSPENDING, step=Step.QUIESCE)
         try:
-            shells = await self._assembly.tunnels.quiesce(box.id)
-            if unasked and shells:
-                self._activity.report(box.id, shells)
-                raise InUse(f"box {box.ref} is in use ({shells} detached shells)")
+            presence = await self._assembly.tunnels.quiesce(box.id)
+            if unasked and presence is not None and any(presence):
+                self._activity.report(box.id, presence)
+                raise InUse(
+                    f"box {box.ref} is in use ({presence.shells} detached shells,"
+                    f" {presence.commands} background commands)"
+                )
             box = await self._repository.note(box, step=Step.FREEZE)
             await self._assembly.backend.freeze(box.id)
             await self._oom.keep(OomCounter(self._assembly.backend, box))

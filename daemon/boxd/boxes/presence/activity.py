@@ -3,8 +3,8 @@
 The rules of `schedule` use these facts.
 
 A box is in use while it is held (by an SSH channel, an exec, a terminal or a proxied request), and
-while its agent reports detached shells. Lists, resolved references and keep-alives take no hold, so
-they do not count as use.
+while its agent reports detached shells or background commands. Lists, resolved references and
+keep-alives take no hold, so they do not count as use.
 
 Critical section: none. No method awaits, so each is atomic on the event loop. The time of the last
 use stays in memory, and the daemon writes it to the row regularly: an API client may use a box many
@@ -13,13 +13,14 @@ times per second.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from boxd.boxes.timing.moments import Now
 from boxd.boxes.timing.schedule import Facts
 from boxd.model.box import BoxState
+from boxd.model.presence import Presence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +43,7 @@ MARK_EVERY = timedelta(minutes=1)
 class _Use:
     """The use of one box, as far as this daemon has observed it."""
 
-    shells: int = 0
+    presence: Presence = field(default_factory=Presence)
     last: BootMoment | None = None
     written: bool = True
     paused_until: BootMoment | None = None
@@ -83,7 +84,7 @@ class Activity:
             since=self._elapsed_time.moment(box.since),
             last_used=max(last_uses, default=None),
             holds=self._attachments.count(box.id),
-            shells=use.shells,
+            detached=sum(use.presence),
             pinned_until=pinned,
             paused_until=use.paused_until,
             auto_suspend=box.auto_suspend,
@@ -96,12 +97,14 @@ class Activity:
     def why(self, box: Box) -> dict[str, int]:
         """Return the reasons that keep the box awake, and the number for each.
 
-        The reasons are holds, detached shells and a pin.
+        The reasons are holds, detached shells, background commands and a pin.
         """
         why = self._attachments.why(box.id)
-        shells = self._uses.get(box.id, _UNUSED).shells
+        shells, commands = self._uses.get(box.id, _UNUSED).presence
         if shells and box.state is BoxState.RUNNING:
             why["detached shell" if shells == 1 else "detached shells"] = shells
+        if commands and box.state is BoxState.RUNNING:
+            why["command"] = commands
         if self.pinned_until(box) is not None:
             why["pin"] = 1
         return why
@@ -113,13 +116,13 @@ class Activity:
         now, end = Now.read(self._clock), self._elapsed_time.moment(box.pinned_until)
         return now.shown(end) if now.left(end) > timedelta(0) else None
 
-    def report(self, box_id: str, shells: int) -> None:
-        """Store the number of detached shells that the agent reports."""
+    def report(self, box_id: str, presence: Presence) -> None:
+        """Store what keeps a box awake without a client, as its agent reports it."""
         use = self._uses.setdefault(box_id, _Use())
-        if use.shells and not shells:
+        if any(use.presence) and not any(presence):
             self._used(use)
             self.worked_in(box_id)
-        use.shells = shells
+        use.presence = presence
 
     def left(self, box_id: str) -> None:
         """Record that the last hold of the box ended."""
@@ -132,10 +135,10 @@ class Activity:
             use.paused_until, use.pause = None, FIRST_PAUSE
 
     def asleep(self, box_id: str) -> None:
-        """Record that the box stopped: its shells and its pause no longer count."""
+        """Record that the box stopped: its shells, commands and pause no longer count."""
         use = self._uses.get(box_id)
         if use is not None:
-            use.shells, use.paused_until, use.pause = 0, None, FIRST_PAUSE
+            use.presence, use.paused_until, use.pause = Presence(), None, FIRST_PAUSE
 
     def forget(self, box_id: str) -> None:
         """Forget a removed box."""
@@ -158,8 +161,8 @@ class Activity:
         `known` returns whether a box has a row.
         """
         marks, now = {}, Now.read(self._clock).boot
-        shells = {box_id for box_id, use in self._uses.items() if use.shells}
-        for box_id in filter(known, self._attachments.held() | shells):
+        busy = {box_id for box_id, use in self._uses.items() if any(use.presence)}
+        for box_id in filter(known, self._attachments.held() | busy):
             use = self._uses.setdefault(box_id, _Use())
             if use.last is None or now - use.last >= MARK_EVERY:
                 self._used(use)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from boxd.model.box import Box
     from boxd.model.catalog import Flavor, Image
+    from boxd.model.presence import Presence
     from boxd.tunnel.channel import Tunnel
 
 
@@ -30,11 +31,11 @@ class Tunnels(Protocol):
         """Return the box's current tunnel, or None."""
         ...
 
-    async def quiesce(self, box_id: str) -> int | None:
+    async def quiesce(self, box_id: str) -> Presence | None:
         """Close the tunnel before a freeze.
 
-        The agent closes its end first, if it does so within 2 s. Returns the number of detached
-        shells that it reported, or None if it reported nothing.
+        The agent closes its end first, if it does so within 2 s. Returns what keeps the box
+        awake, as the agent reported it, or None if it reported nothing.
         """
         ...
 

@@ -13,7 +13,8 @@ suspend
 reap        boot       suspension, idle-reap                           removed
 ==========  =========  ==============================================  =======================
 
-A box is in use while a client is attached to it, or while its agent reports an open shell. A pin
+A box is in use while a client is attached to it, or while its agent reports an open shell or a
+background command. A pin
 postpones actions that are due by elapsed time to the end of the pin. While auto-suspend is off,
 nothing is due by elapsed time. A durable box is removed only at its deadline.
 """
@@ -92,8 +93,9 @@ class Facts:
     """
     holds: int = 0
     """Number of attached clients."""
-    shells: int = 0
-    """Number of detached shells that the agent reports. Those of a suspended box do not count."""
+    detached: int = 0
+    """Number of detached shells and background commands that the agent reports. Those of a
+    suspended box do not count."""
     pinned_until: BootMoment | None = None
     """End of the pin of the box; None: it has no pin."""
     paused_until: BootMoment | None = None
@@ -141,7 +143,7 @@ def _idle(facts: Facts, policy: Policy) -> Due | None:
     """Return the next action by elapsed time, or None."""
     if facts.since is None or facts.holds or facts.ephemeral or not facts.auto_suspend:
         return None
-    if facts.state is BoxState.RUNNING and not facts.shells:
+    if facts.state is BoxState.RUNNING and not facts.detached:
         return _unused(facts, facts.since, policy)
     if facts.state in _ASLEEP and not facts.durable:
         why = f"was asleep for {format_duration(policy.idle_reap)}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from box_guest.shared.command_messages import MAX_TIMEOUT_S as MAX_BACKGROUND_S
+from box_guest.shared.command_messages import SIGNALS
 from boxd.boxes.commands.exec import MAX_TIMEOUT_S
 from boxd.http.description.account_schemas import ACCOUNT_SCHEMAS
 from boxd.http.description.forms import BASE64, COUNT, TEXT, TIME, described, or_null, record
@@ -69,6 +71,18 @@ _BOX: dict[str, Json] = {
     "containers": described({"type": "boolean"}, "The box may run containers inside it."),
     "no_suspend": described(TEXT, "Why the box is never suspended; empty: it can be."),
     "usage": described(or_null(ref("Usage")), "The last measurement; null: none yet."),
+}
+
+COMMAND_ID = "^[0-9a-f]{16}$"
+"""Pattern of the ids of background commands."""
+_CMD = described(
+    {"type": "string", "minLength": 1}, "The command; the login shell of the box runs it."
+)
+_ENV: Json = {
+    "type": "object",
+    "propertyNames": {"pattern": "^[A-Za-z_][A-Za-z0-9_]*$"},
+    "additionalProperties": TEXT,
+    "maxProperties": 256,
 }
 
 SCHEMAS: dict[str, Json] = {
@@ -140,16 +154,8 @@ SCHEMAS: dict[str, Json] = {
     "ExecHeader": record(
         "The first line of an exec body.",
         {
-            "cmd": described(
-                {"type": "string", "minLength": 1},
-                "The command; the login shell of the box runs it.",
-            ),
-            "env": {
-                "type": "object",
-                "propertyNames": {"pattern": "^[A-Za-z_][A-Za-z0-9_]*$"},
-                "additionalProperties": TEXT,
-                "maxProperties": 256,
-            },
+            "cmd": _CMD,
+            "env": _ENV,
             "timeout_s": {
                 "type": "integer",
                 "minimum": 1,
@@ -177,6 +183,85 @@ SCHEMAS: dict[str, Json] = {
         "The result of a command. `exit_code` is 124 after a timeout, and 128 plus the signal"
         " number after a signal.",
         {"exit_code": COUNT, "stdout": BASE64, "stderr": BASE64, "duration_ms": COUNT},
+    ),
+    "NewCommand": record(
+        "A background command to start.",
+        {
+            "cmd": _CMD,
+            "env": _ENV,
+            "timeout_s": described(
+                {"type": "integer", "minimum": 1, "maximum": MAX_BACKGROUND_S},
+                "Seconds after which the service ends the command; without it, never.",
+            ),
+            "stdin": described(
+                {"type": "boolean", "default": False}, "Its input stays open for later writes."
+            ),
+            "keep_awake": described(
+                {"type": "boolean", "default": True},
+                "The box is not suspended automatically while the command runs.",
+            ),
+        },
+        "env",
+        "timeout_s",
+        "stdin",
+        "keep_awake",
+    ),
+    "Command": record(
+        "A background command. Its box stores the last 16 MiB of its output.",
+        {
+            "id": {"type": "string", "pattern": COMMAND_ID},
+            "box": {"type": "string", "pattern": "^[0-9a-f]{32}$"},
+            "cmd": described(TEXT, "The first 1000 characters of the command."),
+            "state": {"type": "string", "enum": ["running", "exited"]},
+            "exit_code": described(
+                or_null(COUNT),
+                "124 after the timeout, and 128 plus the signal number after a signal; null: it"
+                " runs.",
+            ),
+            "signal": described(or_null(TEXT), "The signal that ended the command, without SIG."),
+            "pid": described(COUNT, "The process id in the box."),
+            "started": TIME,
+            "ended": or_null(TIME),
+            "output_bytes": described(COUNT, "All bytes of output, of both streams."),
+            "dropped_bytes": described(COUNT, "The oldest bytes, which are no longer stored."),
+            "stdin_open": {"type": "boolean"},
+            "keep_awake": {"type": "boolean"},
+            "timeout_s": or_null(COUNT),
+        },
+    ),
+    "CommandOutput": record(
+        "Stored output of a background command. `next_offset` is the offset after it.",
+        {
+            "stdout": BASE64,
+            "stderr": BASE64,
+            "next_offset": COUNT,
+            "dropped_bytes": described(
+                COUNT, "Bytes between the requested offset and this output that are not stored."
+            ),
+            "state": {"type": "string", "enum": ["running", "exited"]},
+            "exit_code": or_null(COUNT),
+        },
+    ),
+    "CommandEvent": record(
+        "One event of an output stream. `stdout` and `stderr` carry base64; `dropped` carries the"
+        " JSON `{bytes}`. The `id` is the offset after the event. The last event is `exit` with the"
+        " JSON `{code}`, or `failed` with `{error}` if the stream ends before the command.",
+        {
+            "event": {"type": "string", "enum": ["stdout", "stderr", "dropped", "exit", "failed"]},
+            "data": TEXT,
+            "id": TEXT,
+        },
+        "id",
+    ),
+    "Signal": record("A signal to send.", {"signal": {"type": "string", "enum": list(SIGNALS)}}),
+    "FileEvent": record(
+        "One event of a file watch. `change` carries the JSON `{path, kind, is_dir}`, and `from`,"
+        " the former path, if the kind is `moved`. `overflow` says that changes were lost. The last"
+        " event is `end` with the JSON `{reason}`, or `failed` with `{error}`.",
+        {
+            "event": {"type": "string", "enum": ["change", "overflow", "end", "failed"]},
+            "data": TEXT,
+        },
     ),
     "Entry": record(
         "A directory entry. If the name is not UTF-8, `name` contains U+FFFD, and `encoded_name`"

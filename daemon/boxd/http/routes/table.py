@@ -18,12 +18,10 @@ from boxd.http.routes import (
     mcp,
     reference,
     surfaces,
-    term,
     tls_ask,
     trash,
     wrk,
 )
-from boxd.http.routes import exec as exec_api
 from boxd.http.routes.account import (
     agent,
     asks,
@@ -34,6 +32,8 @@ from boxd.http.routes.account import (
     workspaces,
 )
 from boxd.http.routes.boxes import boxes, files, ports, power, shares, snapshots
+from boxd.http.routes.commands import background, command_streams, term, watch
+from boxd.http.routes.commands import exec as exec_api
 from boxd.http.routes.route import StreamRoute
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ JSON_ROUTES = (
     *keys.ROUTES,
     *agent.ROUTES,
     *asks.ROUTES,
+    *background.ROUTES,
     *catalogs.ROUTES,
     *surfaces.ROUTES,
     *trash.ROUTES,
@@ -67,6 +68,9 @@ JSON_ROUTES = (
 STREAM_OPERATIONS = {
     exec_api.TEMPLATE: exec_api.OPERATIONS,
     files.TEMPLATE: files.OPERATIONS,
+    command_streams.OUTPUT_TEMPLATE: command_streams.OUTPUT_OPERATIONS,
+    command_streams.STDIN_TEMPLATE: command_streams.STDIN_OPERATIONS,
+    watch.TEMPLATE: watch.OPERATIONS,
     wrk.TEMPLATE: wrk.OPERATIONS,
     proxy.TEMPLATE: proxy.OPERATIONS,
     term.TEMPLATE: term.OPERATIONS,
@@ -82,12 +86,20 @@ def stream_routes(
     mcp_service: McpService | None,
 ) -> list[StreamRoute]:
     """Return the streaming routes of one server. `mcp_service` None: MCP is not served."""
-    methods = ("GET", "HEAD", "PUT", "DELETE")
+    reads = ("GET", "HEAD")
+    methods = (*reads, "PUT", "DELETE")
     routes = [
         StreamRoute(exec_api.TEMPLATE, exec_api.ExecEndpoint(operations), ("POST",)),
         StreamRoute(files.TEMPLATE, files.BoxFilesEndpoint(operations), files.METHODS),
+        StreamRoute(
+            command_streams.OUTPUT_TEMPLATE, command_streams.OutputEndpoint(operations), reads
+        ),
+        StreamRoute(
+            command_streams.STDIN_TEMPLATE, command_streams.StdinEndpoint(operations), ("POST",)
+        ),
+        StreamRoute(watch.TEMPLATE, watch.WatchEndpoint(operations), reads),
         StreamRoute(wrk.TEMPLATE, wrk.WrkEndpoint(operations), methods),
-        StreamRoute(term.TEMPLATE, term.TermEndpoint(operations), ("GET", "HEAD"), socket=True),
+        StreamRoute(term.TEMPLATE, term.TermEndpoint(operations), reads, socket=True),
         StreamRoute(proxy.TEMPLATE, proxy_endpoint, socket=True),
     ]
     if mcp_service is not None:

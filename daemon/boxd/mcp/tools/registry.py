@@ -15,7 +15,7 @@ from boxd.mcp.tools.account import (
     secrets,
     workspaces,
 )
-from boxd.mcp.tools.boxes import boxes, commands, delegate, files, shares, snapshots
+from boxd.mcp.tools.boxes import background, boxes, commands, delegate, files, shares, snapshots
 from boxd.mcp.tools.drive import copies, drive, trash
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ TOOLS: tuple[Tool, ...] = (
     *snapshots.TOOLS,
     *shares.TOOLS,
     *commands.TOOLS,
+    *background.TOOLS,
     *delegate.TOOLS,
     *files.TOOLS,
     *drive.TOOLS,

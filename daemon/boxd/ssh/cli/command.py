@@ -77,6 +77,10 @@ class Stdio(Protocol):
         """Send output once the client accepts more; drop it after the client has disconnected."""
         ...
 
+    async def write_error(self, data: bytes) -> None:
+        """Send bytes to standard error, like `write`."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:

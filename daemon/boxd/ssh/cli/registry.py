@@ -22,6 +22,7 @@ from boxd.ssh.cli.verbs.account import (
     whoami,
     ws,
 )
+from boxd.ssh.cli.verbs.boxes import commands as commands_verb
 from boxd.ssh.cli.verbs.boxes import info, keep, ls, pin, ports, power, rm, share, snapshot, up
 from boxd.ssh.cli.verbs.service import catalog, mcp, ssh_config
 
@@ -44,6 +45,7 @@ def build_console(serve_mcp: Serve | None = None) -> Console:
         ports,
         stat,
         power,
+        commands_verb,
         pin,
         keep,
         snapshot,

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import asyncssh
+
 if TYPE_CHECKING:
     from boxd.ssh.connection.session import Channel
 
@@ -48,9 +50,16 @@ class ChannelStdio:
 
     async def write(self, data: bytes) -> None:
         """Send output once the client accepts more; drop it if the channel is closing."""
+        await self._write(data, None)
+
+    async def write_error(self, data: bytes) -> None:
+        """Send bytes to standard error, like `write`."""
+        await self._write(data, asyncssh.EXTENDED_DATA_STDERR)
+
+    async def _write(self, data: bytes, datatype: int | None) -> None:
         await self._writable.wait()
         if not self._chan.is_closing():
-            self._chan.write(data)
+            self._chan.write(data, datatype)
 
     def end(self) -> None:
         """Drop all unread and all further input. The channel may read again."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.boxes.limits.budgets import output as output_budget
-from boxd.http.routes.buffered import PIECE
+from boxd.http.routes.commands.buffered import PIECE
 from tests.harness.agents.allowances import small_allowances
 from tests.harness.http.commands import STREAM, Ran, buffered, header, marked, open_exec, stream
 from tests.harness.http.drives import MIB, forget_peak, resident

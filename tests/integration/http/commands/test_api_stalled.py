@@ -11,7 +11,7 @@ import pytest
 
 from box_guest.shared.packed import Packed
 from boxd.http.requests import sse
-from boxd.http.routes import term
+from boxd.http.routes.commands import term
 from boxd.http.server import protocol, websocket_protocol
 from boxd.http.server.protocol import HttpProtocol
 from boxd.tunnel import channel

@@ -17,9 +17,10 @@ import pytest
 
 from boxd.boxes.state.interface import Catalog
 from boxd.http.proxy import proxy
-from boxd.http.routes import exec as exec_api
-from boxd.http.routes import mcp, term, wrk
+from boxd.http.routes import mcp, wrk
 from boxd.http.routes.boxes import files
+from boxd.http.routes.commands import command_streams, term, watch
+from boxd.http.routes.commands import exec as exec_api
 from boxd.http.routes.table import JSON_ROUTES, STREAM_OPERATIONS
 from boxd.mcp.resources import STATIC_RESOURCES, TEMPLATES, read_resource
 from boxd.mcp.tools.registry import TOOLS
@@ -45,6 +46,8 @@ NOT_VERBS: dict[str, str] = {
     "OPTIONS /v1/mcp": "is the door of MCP",
     "HEAD /v1/wrk/{path...}": "is GET without a body",
     "HEAD /v1/boxes/{ref}/files/{path...}": "is GET without a body",
+    "HEAD /v1/boxes/{ref}/commands/{command}/output": "is GET without a body",
+    "HEAD /v1/boxes/{ref}/watch": "is GET without a body",
     "HEAD /v1/boxes/{box}/term": "is GET without a body",
     "svc://fleet": "is the tool `fleet` with pushes",
     "svc://asks": "is the tool `fleet` with pushes",
@@ -99,6 +102,9 @@ def _endpoint(template: str) -> type:
     places: dict[str, type] = {
         exec_api.TEMPLATE: exec_api.ExecEndpoint,
         files.TEMPLATE: files.BoxFilesEndpoint,
+        command_streams.OUTPUT_TEMPLATE: command_streams.OutputEndpoint,
+        command_streams.STDIN_TEMPLATE: command_streams.StdinEndpoint,
+        watch.TEMPLATE: watch.WatchEndpoint,
         wrk.TEMPLATE: wrk.WrkEndpoint,
         term.TEMPLATE: term.TermEndpoint,
         mcp.TEMPLATE: mcp.McpEndpoint,

@@ -12,6 +12,7 @@ import pytest
 from boxd.boxes.state.feed import ASKS, FLEET
 from boxd.boxes.state.requests import BoxAccess
 from boxd.errors import Forbidden, InvalidKey
+from boxd.model.presence import Presence
 from boxd.principal import Principal
 from tests.harness.simulation.world import ALICE, BOB, SCOPED, World
 
@@ -86,7 +87,7 @@ async def test_attaching_and_leaving_are_heard(sleepy: World, heard: dict[str, L
         assert await heard["inside"].next() == {FLEET}
     assert await heard["inside"].next() == {FLEET}
     (box,) = await ops.boxes.list_boxes(SCOPED)
-    sleepy.lifecycle.report(box.id, 1)
+    sleepy.lifecycle.report(box.id, Presence(1))
     assert await heard["inside"].next() == {FLEET}
     assert silent(heard["other"])
 

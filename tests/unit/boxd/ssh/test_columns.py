@@ -86,11 +86,16 @@ def command_names() -> list[str]:
     return [command.name for command in CLI.commands]
 
 
+def needs_agent(name: str) -> bool:
+    """Background commands need an agent: `tests/ssh/console` tests their output."""
+    return name.startswith("commands ")
+
+
 def test_every_command_is_in_the_file() -> None:
     assert set(command_names()) == {*COLUMNS, *PLAIN}
 
 
-@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize("name", [name for name in COLUMNS if not needs_agent(name)])
 async def test_tables_have_the_columns_of_the_file(sleepy: World, name: str) -> None:
     line = await prepared(sleepy, name)
     result = await run(sleepy, line, stdio=Typed([b"value"]))
@@ -112,7 +117,9 @@ def header(text: str, columns: list[str]) -> str:
     return line
 
 
-@pytest.mark.parametrize("name", [name for name in command_names() if name != "mcp"])
+@pytest.mark.parametrize(
+    "name", [name for name in command_names() if name != "mcp" and not needs_agent(name)]
+)
 async def test_json_is_one_document(sleepy: World, name: str) -> None:
     line = await prepared(sleepy, name)
     result = await run(sleepy, f"{line} --json", stdio=Typed([b"value"]))

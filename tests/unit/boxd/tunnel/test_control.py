@@ -17,6 +17,7 @@ from tests.harness.wait import until
 if TYPE_CHECKING:
     import asyncssh
 
+    from boxd.model.presence import Presence
     from tests.plugins.strict_logs import AssertLogs
 
 HELLO = {"type": "hello", "version": 1, "boot": "x", "generation": 1, "forward_dir": "/run/f"}
@@ -28,6 +29,7 @@ class Daemon:
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.shells: list[int] = []
+        self.commands: list[int] = []
         self.faults: list[str] = []
         self.answer: dict[str, Any] | Exception = {}
 
@@ -38,9 +40,10 @@ class Daemon:
             raise self.answer
         return self.answer
 
-    def activity(self, shells: int) -> None:
+    def activity(self, presence: Presence) -> None:
         """Keeps it."""
-        self.shells.append(shells)
+        self.shells.append(presence.shells)
+        self.commands.append(presence.commands)
 
     def misbehaved(self, reason: str) -> None:
         """Keeps it."""
@@ -119,6 +122,7 @@ async def test_an_answer_that_fits_no_line_is_a_failure(assert_logs: AssertLogs)
         {"type": "reply"},
         {"type": "activity"},
         *({"type": "activity", "shells": wrong} for wrong in ("1", 1.0, True, None, [1])),
+        *({"type": "activity", "shells": 1, "commands": wrong} for wrong in ("1", 1.0, True, None)),
     ],
     ids=str,
 )
@@ -140,8 +144,8 @@ async def test_nothing_counts_before_hello() -> None:
 @pytest.mark.parametrize(("told", "kept"), [(-1, 0), (-(10**40), 0), (3, 3), (10**40, MAX_SHELLS)])
 async def test_activity_is_clamped(told: int, kept: int) -> None:
     wire = Wire()
-    wire.say({"type": "activity", "shells": told})
-    assert wire.daemon.shells == [kept]
+    wire.say({"type": "activity", "shells": told, "commands": told})
+    assert wire.daemon.shells == wire.daemon.commands == [kept]
     assert wire.daemon.faults == []
 
 

@@ -18,6 +18,7 @@ from boxd.boxes.timing.policy import Policy
 from boxd.boxes.timing.timers import RETRY
 from boxd.errors import Unavailable
 from boxd.model.box import BoxState
+from boxd.model.presence import Presence
 from boxd.names.spec import parse_spec
 from tests.harness.service.mortal import Died
 from tests.harness.simulation.world import ALICE, World
@@ -246,14 +247,14 @@ async def test_a_box_in_use_outlives_a_restart_where_none_can_be_suspended(
             await _hours_pass(world)
             await world.crash()
     if shells:
-        world.lifecycle.activity.report(held.box.id, shells)
+        world.lifecycle.activity.report(held.box.id, Presence(shells))
         await _hours_pass(world)
         await (world.restart() if orderly else world.crash())
     await world.look()
     assert await world.store.box(held.box.id) is not None
     await world.tick(ADOPTED_PAUSE - timedelta(seconds=1))
     assert await world.store.box(held.box.id) is not None
-    world.lifecycle.activity.report(held.box.id, shells)
+    world.lifecycle.activity.report(held.box.id, Presence(shells))
     await world.tick(timedelta(hours=1))
     assert (await world.store.box(held.box.id) is not None) is bool(shells)
 

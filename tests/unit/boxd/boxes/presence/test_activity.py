@@ -16,6 +16,7 @@ from boxd.boxes.timing.policy import SHIPPED, Policy
 from boxd.boxes.timing.timers import UPKEEP
 from boxd.errors import BadRequest, NotFound
 from boxd.model.box import BoxState
+from boxd.model.presence import Presence
 from boxd.model.view import NextAct
 from tests.harness.simulation.world import ALICE, World
 from tests.unit.boxd.boxes.life import OWNER, rows, spec, up
@@ -133,22 +134,55 @@ async def test_polling_holds_no_box(sleepy: World) -> None:
 
 async def test_a_shell_that_nobody_is_attached_to_holds_a_box(sleepy: World) -> None:
     box = await use(sleepy)
-    sleepy.lifecycle.activity.report(box.id, 2)
+    sleepy.lifecycle.activity.report(box.id, Presence(2))
     await sleepy.tick(2 * IDLE)
     [view] = await sleepy.operations.boxes.list_boxes(ALICE)
     assert (view.state, view.attached, view.why) == ("running", 0, {"detached shells": 2})
     assert view.next is None
-    sleepy.lifecycle.activity.report(box.id, 0)
+    sleepy.lifecycle.activity.report(box.id, Presence(0))
     await sleepy.tick(IDLE - SECOND)
     assert await state(sleepy) is BoxState.RUNNING
     await sleepy.tick(SECOND)
     assert await state(sleepy) is BoxState.SUSPENDED
 
 
+async def test_a_background_command_holds_a_box(sleepy: World) -> None:
+    box = await use(sleepy)
+    sleepy.lifecycle.activity.report(box.id, Presence(0, 2))
+    await sleepy.tick(2 * IDLE)
+    [view] = await sleepy.operations.boxes.list_boxes(ALICE)
+    assert (view.state, view.attached, view.why) == ("running", 0, {"command": 2})
+    assert view.next is None
+    sleepy.lifecycle.activity.report(box.id, Presence(0, 0))
+    await sleepy.tick(IDLE - SECOND)
+    assert await state(sleepy) is BoxState.RUNNING
+    await sleepy.tick(SECOND)
+    assert await state(sleepy) is BoxState.SUSPENDED
+
+
+async def test_a_background_command_is_suspended_on_request(sleepy: World) -> None:
+    box = await use(sleepy)
+    sleepy.tunnels.commands[box.id] = 1
+    sleepy.lifecycle.activity.report(box.id, Presence(0, 1))
+    await sleepy.operations.boxes.suspend(ALICE, box.id)
+    assert await state(sleepy) is BoxState.SUSPENDED
+    [view] = await sleepy.operations.boxes.list_boxes(ALICE)
+    assert view.why == {}
+
+
+async def test_a_background_command_that_started_just_now_keeps_its_box_awake(
+    sleepy: World,
+) -> None:
+    box = await up(sleepy)
+    sleepy.tunnels.commands[box.id] = 1
+    await sleepy.tick(IDLE)
+    assert await state(sleepy) is BoxState.RUNNING
+
+
 async def test_an_agent_that_repeats_itself_is_no_use(sleepy: World) -> None:
     box = await up(sleepy)
     for _ in range(4):
-        sleepy.lifecycle.activity.report(box.id, 0)
+        sleepy.lifecycle.activity.report(box.id, Presence(0))
         await sleepy.tick(IDLE / 4)
     assert await state(sleepy) is BoxState.SUSPENDED
 
@@ -443,6 +477,6 @@ async def test_a_new_daemon_waits_for_the_agents_before_it_suspends(sleepy: Worl
     await sleepy.restart()
     await sleepy.tick(SECOND)
     assert await state(sleepy) is BoxState.RUNNING
-    sleepy.lifecycle.activity.report(box.id, 1)
+    sleepy.lifecycle.activity.report(box.id, Presence(1))
     await sleepy.tick(2 * ADOPTED_PAUSE)
     assert await state(sleepy) is BoxState.RUNNING

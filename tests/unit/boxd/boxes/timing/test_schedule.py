@@ -76,7 +76,7 @@ def later(now: Now, by: timedelta) -> Now:
         (replace(RUNNING, durable=True), Act.SUSPEND, 2 * MINUTE, "was unused for 2m"),
         (ASLEEP, Act.REMOVE, 3 * HOUR, "was asleep for 3h"),
         (replace(ASLEEP, state=BoxState.FAILED), Act.REMOVE, 3 * HOUR, "was asleep for 3h"),
-        (replace(ASLEEP, since=ago(HOUR), shells=1), Act.REMOVE, 2 * HOUR, "was asleep for 3h"),
+        (replace(ASLEEP, since=ago(HOUR), detached=1), Act.REMOVE, 2 * HOUR, "was asleep for 3h"),
         (
             replace(ASLEEP, pinned_until=PIN),
             Act.REMOVE,
@@ -118,7 +118,7 @@ def test_acts_of_elapsed_time(facts: Facts, act: Act, after: timedelta, why: str
     "facts",
     [
         replace(RUNNING, holds=1),
-        replace(RUNNING, shells=1),
+        replace(RUNNING, detached=1),
         replace(RUNNING, auto_suspend=False),
         replace(RUNNING, since=None, last_used=ago(HOUR)),
         replace(RUNNING, ephemeral=True),
@@ -210,7 +210,7 @@ FACTS = st.builds(
     since=st.none() | PAST,
     last_used=st.none() | PAST,
     holds=st.integers(0, 2),
-    shells=st.integers(0, 2),
+    detached=st.integers(0, 2),
     pinned_until=st.none() | BOOTS,
     auto_suspend=st.booleans(),
     durable=st.booleans(),
@@ -233,10 +233,10 @@ IDLE = st.builds(
 POLICIES = st.builds(Policy, idle_timeout=SPANS, idle_reap=SPANS)
 
 
-@given(FACTS, POLICIES, st.sampled_from(["holds", "shells", "auto_suspend"]))
+@given(FACTS, POLICIES, st.sampled_from(["holds", "detached", "auto_suspend"]))
 def test_no_act_while_held_but_the_deadline(facts: Facts, policy: Policy, held: str) -> None:
     by: dict[str, Any] = {held: held != "auto_suspend"}
-    state = BoxState.RUNNING if held == "shells" else facts.state
+    state = BoxState.RUNNING if held == "detached" else facts.state
     told = due(replace(facts, state=state, **by), policy, NOW)
     if facts.deadline is None:
         assert told is None

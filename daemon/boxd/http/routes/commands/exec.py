@@ -6,10 +6,12 @@ A separate task reads the body while output is sent, so input and output overlap
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from typing import TYPE_CHECKING
 
+from boxd.boxes.commands.background import BackgroundRequest, parse_background_header
 from boxd.boxes.commands.exec import (
     MAX_COMMAND,
     MAX_HEADER,
@@ -32,12 +34,23 @@ from boxd.http.description.operation import (
     query,
     ref,
 )
+from boxd.http.description.operation import header as header_parameter
 from boxd.http.requests.auth import authenticate
 from boxd.http.requests.body import IDLE_S, Body, ClientGone
+from boxd.http.requests.errors import Answer
 from boxd.http.requests.exchange import cancel, exchange_of
-from boxd.http.requests.headers import header, media_type, path_text, query_flag, query_workspace
+from boxd.http.requests.headers import (
+    header,
+    joined,
+    media_type,
+    path_text,
+    query_flag,
+    query_workspace,
+)
 from boxd.http.requests.sse import EventStream
-from boxd.http.routes.buffered import BufferedOutput
+from boxd.http.routes.commands.background import EXAMPLE, location
+from boxd.http.routes.commands.buffered import BufferedOutput
+from boxd.http.routes.commands.command_streams import body_pieces
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -48,10 +61,13 @@ if TYPE_CHECKING:
     from boxd.boxes.lifecycle.holds import Attachment
     from boxd.http.requests.exchange import Exchange
     from boxd.operations import Operations
+    from boxd.principal import Principal
 
     Attach: TypeAlias = AbstractAsyncContextManager[Attachment]
 
 PREFIX = "/v1/exec/"
+RESPOND_ASYNC = b"respond-async"
+"""The preference of a client that does not wait for the command."""
 STREAM_TYPE = "application/x-svc-exec"
 PLAIN_TYPE = "text/plain"
 LOST_CODE = 255
@@ -90,6 +106,14 @@ OPERATIONS = {
                     JSON_TYPE: {"schema": ref("ExecResult"), "example": _RESULT},
                 },
             },
+            "202": {
+                "description": "The background command, with `Prefer: respond-async`.",
+                "headers": {
+                    "Location": {"schema": {"type": "string"}},
+                    "Preference-Applied": {"schema": {"type": "string"}},
+                },
+                "content": {JSON_TYPE: {"schema": ref("Command"), "example": EXAMPLE}},
+            },
             **errors(404, 409, 413, 429, 504, 507),
         },
         (
@@ -107,6 +131,13 @@ OPERATIONS = {
                 "`false` returns one object after the command has ended.",
                 type="string",
                 enum=["true", "false"],
+            ),
+            header_parameter(
+                "Prefer",
+                "`respond-async` starts a background command, and answers when it runs and has"
+                " accepted its input. It has no timeout by default, at most 7 days.",
+                type="string",
+                enum=["respond-async"],
             ),
         ),
         {
@@ -135,9 +166,16 @@ class ExecEndpoint:
         spec = path_text(scope["path"][len(PREFIX) :])
         query = scope["query_string"]
         ws, streamed = query_workspace(query), query_flag(query, "stream", default=True)
-        body = Body(receive, idle=IDLE_S)
+        body, kind = Body(receive, idle=IDLE_S), header(scope["headers"], b"content-type")
+        if _is_async(joined(scope["headers"], b"prefer")):
+            access = BoxAccess(spec, kind="spec", why="exec", ws=ws, run_box=True)
+            exchange = exchange_of(scope)
+            starting = self._start(exchange, principal, access, body, kind)
+            with contextlib.suppress(ClientGone):
+                await exchange.while_connected(starting)
+            return
         try:
-            request = await _read_request(header(scope["headers"], b"content-type"), body)
+            request = await _read_request(kind, body)
         except ClientGone:
             return
         body.idle = None  # the rest is the command's input, which may pause
@@ -149,6 +187,26 @@ class ExecEndpoint:
         else:
             with self._operations.output.room(principal.owner) as room:
                 await _serve_buffered(exchange, attach, request, body, BufferedOutput(room))
+
+    async def _start(
+        self,
+        exchange: Exchange,
+        principal: Principal,
+        access: BoxAccess,
+        body: Body,
+        kind: bytes | None,
+    ) -> None:
+        """Start the command in the background, with the rest of the body as its input."""
+        request = await _read_background(kind, body)
+        body.idle = None
+        command = await self._operations.commands.start_command(
+            principal, access, request, body_pieces(body)
+        )
+        headers = [
+            (b"location", location(command.box, command.id).encode()),
+            (b"preference-applied", RESPOND_ASYNC),
+        ]
+        await exchange.answer(Answer(202, json.dumps(command.to_json()).encode(), headers))
 
 
 async def _serve_streamed(
@@ -219,13 +277,31 @@ async def _feed(run: ExecRun, body: Body) -> None:
 async def _read_request(content_type: bytes | None, body: Body) -> ExecRequest:
     kind = media_type(content_type)
     if kind == STREAM_TYPE:
-        line = await body.line(MAX_HEADER)
-        if line is None:
-            raise BadRequest(f"the exec header is longer than {MAX_HEADER} bytes; end it with a LF")
-        return parse_header(line)
+        return parse_header(await _header_line(body))
     if kind == PLAIN_TYPE:
         text = await body.whole(MAX_COMMAND)
         if text is None:
             raise TooLarge(f"the command is longer than {MAX_COMMAND} bytes")
         return parse_plain(text)
     raise BadRequest(f"Content-Type must be {STREAM_TYPE} or {PLAIN_TYPE}")
+
+
+async def _read_background(content_type: bytes | None, body: Body) -> BackgroundRequest:
+    if media_type(content_type) != STREAM_TYPE:
+        return BackgroundRequest((await _read_request(content_type, body)).cmd, stdin=True)
+    return parse_background_header(await _header_line(body))
+
+
+async def _header_line(body: Body) -> bytes:
+    line = await body.line(MAX_HEADER)
+    if line is None:
+        raise BadRequest(f"the exec header is longer than {MAX_HEADER} bytes; end it with a LF")
+    return line
+
+
+def _is_async(value: bytes | None) -> bool:
+    """Return whether the value of `Prefer` contains `respond-async`."""
+    preferences = (value or b"").split(b",")
+    return any(
+        preference.split(b";")[0].strip().lower() == RESPOND_ASYNC for preference in preferences
+    )

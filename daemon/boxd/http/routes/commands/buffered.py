@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import binascii
+import json
 from typing import TYPE_CHECKING
 
 from boxd.errors import QuotaExceeded, TooLarge
 from boxd.http.requests.errors import JSON_TYPE, Answer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from boxd.boxes.limits.budgets.output import Room
     from boxd.http.requests.exchange import Exchange
@@ -36,8 +37,8 @@ class BufferedOutput:
     def __init__(self, room: Room) -> None:
         self._buffers = {name: bytearray() for name in ("stdout", "stderr")}
         self._parts = {name: room.part() for name in self._buffers}
-        self._end: tuple[int, int] | None = None
-        """The exit code and the duration in milliseconds, once the command has ended."""
+        self._end: tuple[bytes, bytes] | None = None
+        """The text of the object before and after the streams, once they are complete."""
 
     async def keep(self, stream: str, data: bytes) -> None:
         """Buffer the next bytes of a stream.
@@ -59,7 +60,11 @@ class BufferedOutput:
 
     def end(self, code: int, duration_ms: int) -> None:
         """Record the end of the command; all its output is buffered."""
-        self._end = code, duration_ms
+        self._end = b'{"exit_code": %d, ' % code, b', "duration_ms": %d}' % duration_ms
+
+    def end_with(self, fields: Mapping[str, object]) -> None:
+        """Record that the output is complete. The object has these further fields."""
+        self._end = b"{", b", %b" % json.dumps(fields).encode()[1:]
 
     async def answer(self, exchange: Exchange) -> None:
         """Send the object. A long object goes out in pieces, as fast as the client reads.
@@ -81,14 +86,15 @@ class BufferedOutput:
             await asyncio.sleep(0)  # other tasks get a turn, even if this client is fast
         await exchange.send({"type": "http.response.body"})
 
-    def _layout(self, code: int, duration_ms: int) -> Iterator[bytes | bytearray]:
+    def _layout(self, head: bytes, tail: bytes) -> Iterator[bytes | bytearray]:
         """Yield the parts of the object in order: `bytes` as they are, streams (bytearray) raw."""
-        yield b'{"exit_code": %d' % code
-        for name, buffer in self._buffers.items():
-            yield b', "%b": "' % name.encode()
-            yield buffer
-            yield b'"'
-        yield b', "duration_ms": %d}' % duration_ms
+        yield head
+        yield b'"stdout": "'
+        yield self._buffers["stdout"]
+        yield b'", "stderr": "'
+        yield self._buffers["stderr"]
+        yield b'"'
+        yield tail
 
 
 def _encoded(part: bytes | bytearray) -> Iterator[bytes]:

@@ -1,0 +1,1 @@
+"""Protocol adapter only. Commands in boxes: exec, background commands, terminals, file watches."""
