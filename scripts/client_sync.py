@@ -25,6 +25,7 @@ NAMES = {
     "__aiter__": "__iter__",
     "__anext__": "__next__",
     "_AsyncCollection": "_Collection",
+    "_AsyncEventStream": "_EventStream",
     "_async": "_sync",
     "aclose": "close",
     "aclosing": "closing",

@@ -16,13 +16,13 @@ from boxd_client._async.box import AsyncBox
 from boxd_client._async.client import AsyncClient
 from boxd_client._async.commands import AsyncCommand
 from boxd_client._async.files import AsyncDrive, AsyncFiles
-from boxd_client._async.streams import AsyncBatchStream, AsyncCommandStream
+from boxd_client._async.streams import AsyncBatchStream, AsyncCommandStream, AsyncWatchStream
 from boxd_client._async.terminal import AsyncTerminal
 from boxd_client._sync.box import Box
 from boxd_client._sync.client import Client
 from boxd_client._sync.commands import Command
 from boxd_client._sync.files import Drive, Files
-from boxd_client._sync.streams import BatchStream, CommandStream
+from boxd_client._sync.streams import BatchStream, CommandStream, WatchStream
 from boxd_client._sync.terminal import Terminal
 from boxd_client.errors import (
     AnswerTooLarge,
@@ -51,6 +51,7 @@ from boxd_client.models import (
     BatchExit,
     BatchOutput,
     BoxInfo,
+    Change,
     CommandFailed,
     CommandInfo,
     Dropped,
@@ -86,6 +87,7 @@ __all__ = [
     "AsyncDrive",
     "AsyncFiles",
     "AsyncTerminal",
+    "AsyncWatchStream",
     "BatchError",
     "BatchExit",
     "BatchOutput",
@@ -93,6 +95,7 @@ __all__ = [
     "Box",
     "BoxError",
     "BoxInfo",
+    "Change",
     "Client",
     "Command",
     "CommandFailed",
@@ -134,6 +137,7 @@ __all__ = [
     "TooLarge",
     "Unauthorized",
     "Unavailable",
+    "WatchStream",
     "Workspace",
     "__version__",
 ]

@@ -12,6 +12,7 @@ from boxd_client.models import (
     BatchError,
     BatchExit,
     BatchOutput,
+    Change,
     Dropped,
     Exit,
     Output,
@@ -170,6 +171,29 @@ class BatchEvents:
         if event.name == "exit":
             return BatchExit(box, exit_code(body))
         return BatchError(box, _number(body, ("status",)), _text(body, "error"))
+
+
+class WatchEvents:
+    """Turns the events of a watch into `Change`. `end` must be the last one."""
+
+    def __init__(self) -> None:
+        self.ended = False
+
+    def take(self, event: Event) -> Change | None:
+        """Return the meaning of an event.
+
+        Raises ProtocolError, or ConnectionLost if the service could not continue.
+        """
+        if self.ended:
+            raise ProtocolError(f"the event {event.name[:40]!r} follows the last one")
+        if event.name == "change":
+            return Change.from_json(_object(event.data))
+        if event.name == "overflow":
+            return Change(kind="overflow")
+        if event.name == "failed":
+            raise ConnectionLost(_text(_object(event.data), "error"))
+        self.ended = event.name == "end"
+        return None
 
 
 def exit_code(body: dict[str, Any]) -> int:

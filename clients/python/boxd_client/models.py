@@ -351,6 +351,19 @@ class StoredOutput(Model):
         return decode(self.stderr_base64)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Change(Model):
+    """A change below a watched directory. `source` is the earlier path of a moved file.
+
+    The kind `overflow` has no path: changes were too many, and some are not reported.
+    """
+
+    kind: str
+    path: str = ""
+    is_dir: bool = False
+    source: str | None = field(default=None, metadata={"name": "from"})
+
+
 @dataclass(frozen=True)
 class FileStat:
     """The size of a file in bytes, and its entity tag."""

@@ -104,6 +104,27 @@ def test_standard_input_of_the_command(url: str, key: str, tmp_path: Path) -> No
     box.run("logs", "-f", "dev", command_id, status=137)
 
 
+def test_changes_of_files(url: str, key: str) -> None:
+    with Client(url, key) as client:
+        client.box("dev").exec("mkdir -p /srv/watched")
+        loop = "while sleep 0.1; do echo x >> /srv/watched/new; done"
+        command = client.box("dev").start(loop)
+        with client.box("dev").watch("/srv/watched") as changes:
+            change = next(changes)
+        command.remove()
+    assert (change.path, change.is_dir) == ("/srv/watched/new", False)
+
+
+async def test_changes_of_a_removed_directory(url: str, key: str) -> None:
+    async with AsyncClient(url, key) as client:
+        await client.box("dev").exec("mkdir -p /srv/gone")
+        loop = "while sleep 0.1; do mkdir -p /srv/gone; touch /srv/gone/x; rm -r /srv/gone; done"
+        command = await client.box("dev").start(loop)
+        kinds = [change.kind async for change in client.box("dev").watch("/srv/gone")]
+        await command.remove()
+    assert set(kinds) <= {"created", "modified", "removed", "deleted", "attributes"}
+
+
 @batch
 def test_a_command_in_several_boxes(client: Call) -> None:
     events = client(lambda c: c.batch(["dev", "second", "No_Name"], "hostname; exit 2"))

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 from boxd_client._async.basis import pieces
 from boxd_client._async.commands import AsyncCommand
 from boxd_client._async.files import AsyncBoxFiles
-from boxd_client._async.streams import MAX_OUTPUT, AsyncCommandStream, command_events
+from boxd_client._async.streams import (
+    MAX_OUTPUT,
+    AsyncCommandStream,
+    AsyncWatchStream,
+    command_events,
+    watch_events,
+)
 from boxd_client._async.terminal import open_terminal
 from boxd_client.errors import InvalidRequest, NotFound, ProtocolError
 from boxd_client.models import (
@@ -149,6 +155,15 @@ class AsyncBox:
         """Return the background commands of the box."""
         request = Request("GET", f"{self._path}/commands", retry=Retry.SAFE)
         return models_of(await self._transport.send(request), CommandInfo)
+
+    def watch(self, path: str, *, recursive: bool = False) -> AsyncWatchStream:
+        """Return a stream of changes in a directory of the box. It begins with the first `next`.
+
+        `recursive` includes the directories below it. The drive cannot be watched.
+        """
+        params = {"path": path, "recursive": recursive}
+        request = Request("GET", f"{self._path}/watch", params)
+        return AsyncWatchStream(watch_events(self._transport, request))
 
     @asynccontextmanager
     async def terminal(self, cols: int = 80, rows: int = 24) -> AsyncIterator[AsyncTerminal]:

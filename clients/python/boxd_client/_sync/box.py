@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 from boxd_client._sync.basis import pieces
 from boxd_client._sync.commands import Command
 from boxd_client._sync.files import BoxFiles
-from boxd_client._sync.streams import MAX_OUTPUT, CommandStream, command_events
+from boxd_client._sync.streams import (
+    MAX_OUTPUT,
+    CommandStream,
+    WatchStream,
+    command_events,
+    watch_events,
+)
 from boxd_client._sync.terminal import open_terminal
 from boxd_client.errors import InvalidRequest, NotFound, ProtocolError
 from boxd_client.models import (
@@ -149,6 +155,15 @@ class Box:
         """Return the background commands of the box."""
         request = Request("GET", f"{self._path}/commands", retry=Retry.SAFE)
         return models_of(self._transport.send(request), CommandInfo)
+
+    def watch(self, path: str, *, recursive: bool = False) -> WatchStream:
+        """Return a stream of changes in a directory of the box. It begins with the first `next`.
+
+        `recursive` includes the directories below it. The drive cannot be watched.
+        """
+        params = {"path": path, "recursive": recursive}
+        request = Request("GET", f"{self._path}/watch", params)
+        return WatchStream(watch_events(self._transport, request))
 
     @contextmanager
     def terminal(self, cols: int = 80, rows: int = 24) -> Iterator[Terminal]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from boxd_client.errors import AnswerTooLarge, ConnectionLost
-from boxd_client.events import BatchEvents, CommandEvents
+from boxd_client.events import BatchEvents, CommandEvents, WatchEvents
 from boxd_client.models import Exit, Output, Result
 
 if TYPE_CHECKING:
@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
     from boxd_client._sync.basis import Stream
     from boxd_client._sync.transport import Transport
-    from boxd_client.models import BatchError, BatchExit, BatchOutput, Dropped
+    from boxd_client.models import BatchError, BatchExit, BatchOutput, Change, Dropped
     from boxd_client.protocol import Request
 
+T = TypeVar("T")
 MAX_OUTPUT = 64 * 1024 * 1024
 """Default limit on the output that is collected in memory, in bytes."""
 
@@ -78,10 +79,8 @@ class CommandStream:
         return Result(self.exit_code, bytes(buffers["stdout"]), bytes(buffers["stderr"]))
 
 
-class BatchStream:
-    """The events of a command in several boxes: `BatchOutput`, and one end for each box."""
-
-    def __init__(self, events: Stream[BatchOutput | BatchExit | BatchError]) -> None:
+class _EventStream(Generic[T]):
+    def __init__(self, events: Stream[T]) -> None:
         self._events = events
 
     def __enter__(self) -> Self:
@@ -98,12 +97,20 @@ class BatchStream:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> BatchOutput | BatchExit | BatchError:
+    def __next__(self) -> T:
         return next(self._events)
 
     def close(self) -> None:
         """Stop reading and close the connection."""
         self._events.close()
+
+
+class BatchStream(_EventStream["BatchOutput | BatchExit | BatchError"]):
+    """The events of a command in several boxes: `BatchOutput`, and one end for each box."""
+
+
+class WatchStream(_EventStream["Change"]):
+    """The changes below a directory of a box, until you stop, or until the directory is removed."""
 
 
 def command_events(
@@ -132,3 +139,15 @@ def batch_events(
                 yield value
     if not decoder.done:
         raise ConnectionLost("the connection broke before all boxes had ended the command")
+
+
+def watch_events(transport: Transport, request: Request) -> Stream[Change]:
+    """Yield the changes below a directory. Raises ConnectionLost if the watch does not end."""
+    decoder = WatchEvents()
+    with closing(transport.events(request, "end")) as events:
+        for event in events:
+            value = decoder.take(event)
+            if value is not None:
+                yield value
+    if not decoder.ended:
+        raise ConnectionLost("the connection of the watch broke; changes may be missing")
