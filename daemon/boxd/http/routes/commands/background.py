@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from msgspec import field
 from starlette.responses import JSONResponse, Response
 
 from boxd.boxes.commands.background import BackgroundRequest
@@ -47,7 +48,7 @@ class NewCommand(JsonForm):
     """The body of a request that starts a command."""
 
     cmd: str
-    env: dict[str, str] = {}
+    env: dict[str, str] = field(default_factory=dict)
     timeout_s: int | float | None = None
     stdin: bool = False
     keep_awake: bool = True
