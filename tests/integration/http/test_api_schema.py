@@ -57,7 +57,8 @@ negative_data_rejection.enabled = false
 [[operations]]
 include-operation-id = [
     "createBox", "setProfile", "buildProfile", "createAsk", "answerAsk", "execBatch",
-    "renderCanvas", "setSecret", "setAgent", "forkBox", "forkSnapshot", "createSnapshot", "createWorkspace",
+    "renderCanvas", "setSecret", "setAgent", "forkBox", "forkSnapshot", "createSnapshot",
+    "createWorkspace",
 ]
 [operations.checks.positive_data_acceptance]
 expected-statuses = ["2xx", "3xx", 400, 401, 403, 404, 409, 412, 413, 416, 429, 502]
