@@ -27,8 +27,8 @@ CLIENT = ROOT / "clients/python"
 PROGRAMS = Path(__file__).parent / "programs"
 PYTHON = ROOT / ".build/agentlibs/python/bin/python"
 OPENAI_AGENTS = (
-    "commands", "files", "attachment", "resumption", "workspaces", "snapshots", "no_previews",
-    "agent",
+    "commands", "files", "attachment", "resumption", "workspaces", "snapshots",
+    "bad_archives", "no_previews", "agent",
 )  # fmt: skip
 DEEPAGENTS = ("commands", "files", "terminals", "agent")
 

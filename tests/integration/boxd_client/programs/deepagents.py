@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from deepagents import create_deep_agent
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from boxd_client import AsyncClient, Client
 from boxd_client.integrations.deepagents import BoxBackend
@@ -105,7 +105,7 @@ def check_agent(box: Box) -> None:
         AIMessage("done"),
     ]
     agent = create_deep_agent(Script(messages=iter(script)), backend=BoxBackend(box))
-    result = agent.invoke({"messages": [("user", "go")]})
+    result = agent.invoke({"messages": [HumanMessage("go")]})
     answers = [one for one in result["messages"] if isinstance(one, ToolMessage)]
     assert result["messages"][-1].content == "done"
     assert f"42\n{box.info().name}" in str(answers[-1].content), answers
