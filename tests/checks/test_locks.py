@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 
 from tests.checks.source import ROOT
 
-LOCKS = ("run", "dev", "build", "go", "mcpclients")
+LOCKS = ("run", "dev", "build", "go", "mcpclients", "agentlibs")
 SHA256 = re.compile(r"--hash=sha256:[0-9a-f]{64}")
 
 

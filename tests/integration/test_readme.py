@@ -32,8 +32,10 @@ pytestmark = pytest.mark.timeout(900)
 ROOT = Path(__file__).parents[2]
 NOT_RUN = {
     "README.md": 1,
+    "agents.md": 4,
     "box-command.md": 2,
     "containers.md": 2,
+    "mcp.md": 8,
     "previews.md": 1,
     "python.md": 1,
     "tasks.md": 1,
@@ -227,6 +229,10 @@ PYTHON = (
     (Step("", r"all tests pass\nb'tests'\n15 bytes\nerror: "),),
 )
 """One for each program of the page."""
+MCP_CONFIG = (
+    Step("box mcp-config claude-code", r'"url": "http://127.0.0.1:8080/v1/mcp"'),
+    Step("box mcp-config claude-desktop", r'"command": "ssh"'),
+)
 BOX_COMMAND = (
     Step("ssh -p 2222 cli@127.0.0.1 apikeys create box |", "the key reaches"),
     Step("box new tool", "tool .*running.* debian"),
@@ -288,7 +294,8 @@ RUN = {
     "background-commands.md": (COMMANDS, RESPOND_ASYNC, COMMAND_INPUT, WATCH),
     "python.md": (PYTHON_KEY, *PYTHON),
     "box-command.md": (BOX_COMMAND, BOX_COPIES, BOX_COMPLETION),
-    "mcp.md": (),
+    "agents.md": (),
+    "mcp.md": (MCP_CONFIG,),
     "tasks.md": (AGENT, REFERENCE_AGENT, DOCUMENTS),
     "previews.md": (),
 }

@@ -53,6 +53,17 @@ def load(url: str | None = None, key: str | None = None) -> Settings:
     return Settings(checked_url(url), checked_key(key))
 
 
+def load_url() -> str:
+    """Return the URL of the service, from the environment or the file; no key is necessary.
+
+    Raises ConfigurationError if it is missing or cannot be valid.
+    """
+    url = os.environ.get(URL_VARIABLE) or read_file()[0]
+    if not url:
+        raise ConfigurationError(f"no URL of the service; set {URL_VARIABLE}, or run: box login")
+    return checked_url(url)
+
+
 def checked_url(url: str) -> str:
     """Return a URL without its trailing slash. Raises ConfigurationError."""
     try:

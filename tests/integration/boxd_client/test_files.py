@@ -38,6 +38,14 @@ def test_files_of_a_box(client: Call) -> None:
         client(lambda c: c.box("dev").files.read("/srv/deep/ü b"))
 
 
+def test_a_directory_is_no_file(client: Call) -> None:
+    client(lambda c: c.box("dev").files.write("/srv/list/data.json", "{}"))
+    assert client(lambda c: c.box("dev").files.read_text("/srv/list/data.json")) == "{}"
+    with pytest.raises(NotFound, match="/srv/list is a directory, not a file"):
+        client(lambda c: c.box("dev").files.read("/srv/list"))
+    client(lambda c: c.box("dev").files.remove("/srv/list"))
+
+
 def test_moves_and_copies_on_a_drive(client: Call) -> None:
     client(lambda c: c.drive().write("a", "one"))
     client(lambda c: c.drive().copy("a", "b"))

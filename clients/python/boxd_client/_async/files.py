@@ -54,13 +54,18 @@ class AsyncFiles:
     async def read_stream(
         self, path: str, *, start: int = 0, end: int | None = None
     ) -> AsyncIterator[Stream[bytes]]:
-        """Yield an iterator of the bytes of a file. It raises ConnectionLost if the file is cut."""
+        """Yield an iterator of the bytes of a file. It raises ConnectionLost if the file is cut.
+
+        Raises NotFound if the path is a directory.
+        """
         headers = {}
         ranged = start > 0 or end is not None
         if ranged:
             headers["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
         request = Request("GET", self._path(path), self._params(), headers)
         async with self._transport.open(request, (200, 206)) as body:
+            if media_type(body.headers) == JSON and "accept-ranges" not in body.headers:
+                raise NotFound(f"{path} is a directory, not a file", 404)
             size = _checked_size(body, start, end) if ranged else _length(body)
             chunks = _exactly(body, size)
             try:

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from boxd_client.cli import account, boxes, completion, copying, port, running, shell
+from boxd_client.cli import account, boxes, completion, copying, mcp, port, running, shell
 from boxd_client.cli.context import FAILURE, Context
 from boxd_client.cli.output import coloured, printable
 from boxd_client.errors import BoxError, ServiceError
@@ -147,6 +147,12 @@ def _account_commands(actions: Actions) -> None:
     login = _add(actions, "login", account.login, "store the URL and the API key, read from stdin")
     login.add_argument("url", metavar="URL", help="URL of the service")
     _add(actions, "config", account.config, "show which service and key the command uses")
+    ready = _add(actions, "mcp-config", mcp.mcp_config, "print the configuration of an MCP client")
+    ready.add_argument(
+        "client", choices=sorted(mcp.KINDS), metavar="CLIENT", help=", ".join(mcp.KINDS)
+    )
+    ready.add_argument("--ssh", metavar="HOST", help="by SSH to this host, without an API key")
+    ready.add_argument("--ssh-port", type=_port, default=mcp.SSH_PORT, help="default: 22")
     script = _add(actions, "completion", completion.completion, "print a script for a shell")
     script.add_argument("shell", choices=sorted(completion.SCRIPTS))
     hidden = actions.add_parser("__complete")
