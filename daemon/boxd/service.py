@@ -20,6 +20,7 @@ from box_guest import protocol
 from boxd.boxes.lifecycle.assembly import Assembly, Places
 from boxd.boxes.lifecycle.lifecycle import Lifecycle, LifecycleOptions
 from boxd.boxes.limits.access_policy import AccessPolicy
+from boxd.boxes.limits.account_keys import AccountKeys
 from boxd.boxes.limits.admission import Limits
 from boxd.boxes.limits.host import host_limits
 from boxd.boxes.limits.source_addresses import SourceAddresses
@@ -255,7 +256,7 @@ class Service:
         serve: bool,
     ) -> Operations:
         """Start the lifecycle of boxes; return the operations on top of it."""
-        tiers, gate = await self._decisions(store, clock := SystemClock())
+        tiers, gate, account_keys = await self._decisions(store, clock := SystemClock())
         host, catalog = self._host, self._files.catalog
         assembly = Assembly(
             backend=host.backend,
@@ -276,13 +277,12 @@ class Service:
                 source_addresses=SourceAddresses(self._config.trusted_sources),
             ),
             options=self._lifecycle_options(),
-            observer=self._telemetry.observer,
+            observer=(observer := self._telemetry.observer),
         )
         self._telemetry.sources.boxes = lifecycle.figures.read
         self._stack.push_async_callback(self._close_lifecycle)
         self._progress("Recovering existing boxes")
         await lifecycle.start(stopping=not serve)
-        observer = self._telemetry.observer
         pool = DrivePool(volumes, clock, journals=host.journals, observer=observer)
         self._telemetry.sources.api_drives = lambda: pool.numbers
         self._stack.push_async_callback(pool.close)
@@ -297,6 +297,7 @@ class Service:
                 tier_of=tiers.of,
                 tiers=tiers,
                 access_policy=gate,
+                account_keys=account_keys,
                 clock=clock,
                 sealer=Sealer(self._config.state_dir / "keys" / "master.key"),
                 ssh_host=_public_ssh_address(self._config),
@@ -309,13 +310,15 @@ class Service:
 
     async def _decisions(
         self, store: PostgresStore, clock: SystemClock
-    ) -> tuple[Tiers, AccessPolicy]:
-        """Return the operator's decisions about individual owners."""
+    ) -> tuple[Tiers, AccessPolicy, AccountKeys]:
+        """Return the operator's decisions about individual owners, and the accounts of keys."""
         tiers = Tiers(store, self._files.tiers)
         gate = AccessPolicy(store, clock, self._files.administrators)
         await tiers.start()
+        account_keys = AccountKeys(store)
         await gate.start()
-        return tiers, gate
+        await account_keys.start()
+        return tiers, gate, account_keys
 
     def _lifecycle_options(self) -> LifecycleOptions:
         return LifecycleOptions(

@@ -12,6 +12,7 @@ from boxd.errors import Conflict, NotFound
 from boxd.model.box import TRANSITIONS
 from boxd.model.end import End
 from boxd.model.workspace import Workspace
+from tests.doubles.control_store_account_keys import MemoryAccountKeys
 from tests.doubles.control_store_accounts import MemoryAccounts
 from tests.doubles.control_store_canvases import MemoryCanvases
 from tests.doubles.control_store_idempotent import MemoryIdempotent
@@ -31,7 +32,13 @@ if TYPE_CHECKING:
 
 
 class MemoryStore(
-    MemoryShares, MemoryAccounts, MemorySecrets, MemoryCanvases, MemoryProxy, MemoryIdempotent
+    MemoryShares,
+    MemoryAccounts,
+    MemoryAccountKeys,
+    MemorySecrets,
+    MemoryCanvases,
+    MemoryProxy,
+    MemoryIdempotent,
 ):
     """Forgets everything with the process."""
 

@@ -40,6 +40,14 @@ class MemoryAccounts:
         latest = when if account.last_seen is None else max(when, account.last_seen)
         self._accounts[owner] = replace(account, last_seen=latest)
 
+    async def account(self, owner: str) -> Account:
+        """See ControlStore."""
+        return self._account(owner)
+
+    async def set_account_name(self, owner: str, name: str | None) -> None:
+        """See ControlStore."""
+        self._accounts[owner] = replace(self._account(owner), name=name)
+
     async def add_audit(self, entry: Audit) -> None:
         """See ControlStore."""
         self._audits.setdefault(entry.id, entry)

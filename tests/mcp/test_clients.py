@@ -73,6 +73,9 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("secret_set", {"name": "TOKEN", "value": "hidden"}),
     ("secret_list", {}),
     ("secret_rm", {"name": "TOKEN"}),
+    ("account_name", {"name": "Alice"}),
+    ("account_key_list", {}),
+    ("account_key_rm", {"key": "first"}),
     ("surface_render", {"id": "plan", "content": "# Plan"}),
     ("surface_list", {}),
     ("surface_rm", {"id": "plan"}),
@@ -82,9 +85,10 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("box_spawn", {"spec": BOX}),
 ]
 REFUSED = {"box_suspend", "box_resume", "box_fork", "wrk_restore", "answer"}
+REFUSED |= {"account_key_rm"}
 REFUSED |= {"command_output", "command_write", "command_end"}
-"""What boxes that are plain processes cannot, a drive without trash, and a missing question and
-command."""
+"""What boxes that are plain processes cannot, a drive without trash, the only SSH key,
+and a missing question and command."""
 ENDLESS = {"box": BOX, "cmd": "echo begun; exec sleep 1000"}
 
 

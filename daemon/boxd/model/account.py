@@ -18,6 +18,8 @@ class Account:
     blocked: datetime | None = None
     """The service rejects the owner's keys from this time on."""
     last_seen: datetime | None = None
+    name: str | None = None
+    """The display name that the owner chose."""
 
 
 @dataclass(frozen=True, slots=True)

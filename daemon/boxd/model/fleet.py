@@ -40,6 +40,8 @@ class OwnerView:
     bytes: int
     last_seen: datetime | None
     blocked: datetime | None
+    name: str | None = None
+    """The display name that the owner chose, which proves nothing. None: the owner has none."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -51,6 +53,7 @@ class OwnerView:
             "bytes": self.bytes,
             "last_seen": self.last_seen.isoformat() if self.last_seen else None,
             "blocked": self.blocked.isoformat() if self.blocked else None,
+            "name": self.name,
         }
 
 

@@ -29,6 +29,9 @@ class Stat:
 class Identity:
     """The identity of the caller, and the owner's objects.
 
+    `fingerprint` names the account. `key` is the fingerprint of the SSH key of this login; None:
+    the caller has another credential. `name` is the display name; None: the account has none.
+
     `workspaces` are the named workspaces, sorted. `busy` are those with boxes. `api_keys` None: the
     credential may not list keys. `scope` is the workspace of a scoped credential.
     """
@@ -40,11 +43,15 @@ class Identity:
     busy: tuple[str, ...]
     api_keys: int | None
     scope: str | None = None
+    key: str | None = None
+    name: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form that `whoami --json` prints."""
         return {
             "fingerprint": self.fingerprint,
+            "key": self.key,
+            "name": self.name,
             "tier": self.tier,
             "boxes": self.boxes,
             "workspaces": list(self.workspaces),

@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING, Self
 
 from boxd.boxes.limits.budgets.output import Allowances
 from boxd.observation import UNOBSERVED
+from boxd.operations.accounts.accounts import AccountOperations
+from boxd.operations.accounts.recovery import RecoveryOperations
+from boxd.operations.accounts.ssh_keys import SshKeyOperations
+from boxd.operations.accounts.tries import Tries
 from boxd.operations.agent_requests.commands import CommandOperations
 from boxd.operations.agent_requests.ports import PortOperations
 from boxd.operations.agent_requests.watches import WatchOperations
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
 
     from boxd.boxes.lifecycle.lifecycle import Lifecycle
     from boxd.boxes.limits.access_policy import AccessPolicy
+    from boxd.boxes.limits.account_keys import AccountKeys
     from boxd.boxes.limits.tier_limits import Tier
     from boxd.boxes.limits.tiers import Tiers
     from boxd.boxes.state.interface import Catalog
@@ -68,6 +73,7 @@ class Dependencies:
     tiers: Tiers
     """The tiers, and the owners that the operator assigned to them."""
     access_policy: AccessPolicy
+    account_keys: AccountKeys
     clock: Clock
     sealer: Sealer
     """Encrypts the secrets and tokens of owners."""
@@ -80,6 +86,7 @@ class Dependencies:
 class Operations:
     """The interface for SSH, HTTP and MCP. Each attribute is one family of methods."""
 
+    accounts: AccountOperations
     agents: AgentOperations
     asks: AskOperations
     boxes: BoxOperations
@@ -111,9 +118,13 @@ class Operations:
     ports: PortOperations
     preview_sessions: PreviewSessionOperations
     profiles: ProfileOperations
+    recovery: RecoveryOperations
+    """Recovery codes of accounts."""
     secrets: SecretOperations
     shares: ShareOperations
     snapshots: SnapshotOperations
+    ssh_keys: SshKeyOperations
+    """SSH keys of accounts."""
     stats: StatOperations
     texts: UserTexts
     trash: TrashOperations
@@ -135,7 +146,9 @@ class Operations:
         feed, ends, attachments = lifecycle.feed, lifecycle.expiry_notifier, lifecycle.attachments
         registry = WorkspaceRegistry(store, tier_of, clock)
         directory = BoxDirectory(store, lifecycle, catalog, access_policy, registry, clock)
-        callers = Callers(store, clock, access_policy, lifecycle.source_addresses)
+        account_keys = dependencies.account_keys
+        callers = Callers(store, clock, access_policy, account_keys, lifecycle.source_addresses)
+        tries = Tries(clock, lifecycle.source_addresses)
         vault = Vault(store, dependencies.sealer)
         audits = Audits(store, clock)
         output = Allowances()
@@ -144,6 +157,7 @@ class Operations:
         keys = KeyOperations(store, registry, attachments, callers, tier_of, clock)
         profiles = ProfileOperations(store, catalog, lifecycle)
         return cls(
+            accounts=AccountOperations(store),
             agents=AgentOperations(store, vault, clock),
             asks=AskOperations(store, directory, feed, ends, clock),
             boxes=boxes,
@@ -167,9 +181,11 @@ class Operations:
             ports=PortOperations(directory, boxes),
             preview_sessions=PreviewSessionOperations(store, directory, lifecycle, callers, clock),
             profiles=profiles,
+            recovery=RecoveryOperations(store, callers, tries, clock),
             secrets=SecretOperations(store, vault, registry, clock),
             shares=ShareOperations(store, directory, boxes, attachments, callers, tier_of, clock),
             snapshots=SnapshotOperations(store, directory, lifecycle),
+            ssh_keys=SshKeyOperations(store, callers, tries, clock),
             stats=StatOperations(store, directory, lifecycle.usage, drives, tier_of),
             texts=UserTexts(dependencies.ssh_host),
             trash=TrashOperations(store, drive_operations),

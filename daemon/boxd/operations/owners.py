@@ -77,6 +77,7 @@ class OwnerOperations:
                 bytes=used[owner],
                 last_seen=accounts[owner].last_seen if owner in accounts else None,
                 blocked=self._access_policy.blocked_since(owner),
+                name=accounts[owner].name if owner in accounts else None,
             )
             for owner in sorted(owners)
         ]

@@ -52,6 +52,7 @@ class StatOperations:
             busy = (p.scope,) if boxes else ()
             tier = self._tier_of(p.owner).name
             return Identity(p.owner, tier, len(boxes), (p.scope,), busy, None, p.scope)
+        account = await self._store.account(p.owner)
         return Identity(
             fingerprint=p.owner,
             tier=self._tier_of(p.owner).name,
@@ -59,6 +60,8 @@ class StatOperations:
             workspaces=tuple(await self._store.workspaces(p.owner)),
             busy=tuple(sorted({box.workspace for box in boxes if box.workspace is not None})),
             api_keys=len(await self._store.keys(p.owner)),
+            key=p.fingerprint if p.via == "ssh_key" else None,
+            name=account.name,
         )
 
     async def box_limits(self, p: Principal) -> list[Stat]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Unpack
 
+    from boxd.model.access.account_key import AccountKey
     from boxd.model.access.idempotent import IdempotentRequest
     from boxd.model.access.key import ApiKey
     from boxd.model.access.proxy import ProxySession
@@ -296,6 +297,64 @@ class ControlStore(Protocol):
 
     async def touch_account(self, owner: str, when: datetime) -> None:
         """Set when an owner was last seen, never to an earlier time."""
+        ...
+
+    async def account(self, owner: str) -> Account:
+        """Return the account of an owner; one without facts if it has no row."""
+        ...
+
+    async def set_account_name(self, owner: str, name: str | None) -> None:
+        """Set the display name of an account; None: it has none."""
+        ...
+
+    async def owns_anything(self, owner: str) -> bool:
+        """Return whether an owner has an object, a linked key or a recovery code.
+
+        Facts about the account itself, such as its tier, do not count.
+        """
+        ...
+
+    async def account_keys(self, owner: str | None = None) -> list[AccountKey]:
+        """Return the SSH keys of an account, or of all, oldest first, including removed ones.
+
+        A first key that is the only one may have no row.
+        """
+        ...
+
+    async def add_account_key(
+        self, key: AccountKey, first: AccountKey, code: bytes | None = None
+    ) -> None:
+        """Link a key to an account, and add the account's `first` key if it has no row.
+
+        `code`: the digest of a recovery code of the account, which is deleted. Raises NotFound if
+        the code does not exist; Conflict if the key has a row, if it owns anything itself, or if
+        the account has another key of its name in use.
+        """
+        ...
+
+    async def remove_account_key(self, owner: str, fingerprint: str, when: datetime) -> None:
+        """Mark a key of an account as removed. No error if it was removed before.
+
+        Raises Conflict if it is the only key in use; NotFound if the account has no such key.
+        """
+        ...
+
+    async def touch_account_key(self, fingerprint: str, when: datetime) -> None:
+        """Set the last use of a key, never to an earlier time. No error if it has no row."""
+        ...
+
+    async def put_recovery_codes(
+        self, owner: str, digests: Sequence[bytes], created: datetime
+    ) -> None:
+        """Replace the recovery codes of an account."""
+        ...
+
+    async def recovery_codes(self, owner: str) -> int:
+        """Return the number of unused recovery codes of an account."""
+        ...
+
+    async def find_recovery_code(self, sha256: bytes) -> str | None:
+        """Return the account of the recovery code with this digest."""
         ...
 
     async def add_audit(self, entry: Audit) -> None:

@@ -162,8 +162,30 @@ CREATE TABLE boxd.account (
     owner text PRIMARY KEY,
     tier text CHECK (tier <> ''),     -- name in tiers.toml; NULL: the default tier
     blocked timestamptz,              -- the owner has no access since then; NULL: not blocked
-    last_seen timestamptz             -- NULL: unknown
+    last_seen timestamptz,            -- NULL: unknown
+    name text CHECK (name <> '')      -- the name that its owner chose; NULL: none
 );
+
+-- SSH keys of accounts. An account with one key needs no row: its fingerprint is the account. The
+-- row of a removed key stays, so that the key never opens the account again.
+CREATE TABLE boxd.account_key (
+    fingerprint text PRIMARY KEY,
+    owner text NOT NULL,              -- the account: the fingerprint of its first key
+    name text NOT NULL CHECK (name <> ''),
+    public_key text NOT NULL,         -- one line in OpenSSH form; '': not recorded
+    added timestamptz,                -- NULL: not recorded
+    last_used timestamptz,            -- NULL: never used; written at most once a minute
+    removed timestamptz               -- the key opens no account since then; NULL: in use
+);
+CREATE UNIQUE INDEX account_key_name ON boxd.account_key (owner, name) WHERE removed IS NULL;
+
+-- Recovery codes. Only digests are stored, without salt: a code has 160 random bits.
+CREATE TABLE boxd.recovery_code (
+    sha256 bytea PRIMARY KEY CHECK (length(sha256) = 32),
+    owner text NOT NULL,
+    created timestamptz NOT NULL
+);
+CREATE INDEX recovery_code_owner ON boxd.recovery_code (owner);
 
 -- Commands of administrators. A row is added before the command runs and completed afterwards.
 CREATE TABLE boxd.audit (

@@ -215,6 +215,12 @@ class Furnished:
             found["ask", question.owner, ask_id] = _content(question)
         for owner, account in store._accounts.items():
             found["account", owner, ""] = _content(account)
+        for account_key in store._account_keys.values():
+            name = account_key.fingerprint
+            found["account key", account_key.owner, name] = _content(account_key)
+        for owner in set(store._recovery_codes.values()):
+            codes = {code for code, whose in store._recovery_codes.items() if whose == owner}
+            found["recovery codes", owner, ""] = codes
         for audit in store._audits.values():
             found["audit", audit.admin, audit.id] = None
         for (owner, scope, canvas_id), canvas in store._canvases.items():
@@ -304,6 +310,9 @@ async def _furnish(furnished: Furnished) -> None:
     house.clock.turn(timedelta(seconds=2))
     await key(alice, "revoked", None, None)
     await operations.keys.remove_key(alice.principal, "revoked")
+    _, code = await operations.ssh_keys.add_key(alice.principal, "phone")
+    phone = Principal("SHA256:phone", None, "ssh_key")
+    await operations.ssh_keys.confirm_key(phone, code.reveal())
     for person in (alice, bob):
         await key(person, "account", None, None)
         await key(person, "scoped", "ws1", timedelta(days=30))

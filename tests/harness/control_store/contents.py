@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from boxd.model.access.account_key import AccountKey
 from boxd.model.access.idempotent import IdempotentRequest
 from boxd.model.access.key import ApiKey
 from boxd.model.access.proxy import ProxySession
@@ -76,6 +77,14 @@ async def opened(dsn: str) -> AsyncIterator[PostgresStore]:
         await store.close()
 
 
+async def fill_account(store: PostgresStore) -> None:
+    """Add rows about the account of the owner."""
+    await store.set_account_name(OWNER, "Alice, déjà vu")
+    phone = AccountKey("SHA256:phone", OWNER, "phone", "ssh-ed25519 AAAA", NOW)
+    await store.add_account_key(phone, AccountKey.first_of(OWNER))
+    await store.put_recovery_codes(OWNER, [bytes([7]) * 32], NOW)
+
+
 async def fill(dsn: str) -> None:
     """Add rows to every table."""
     async with opened(dsn) as store:
@@ -100,6 +109,7 @@ async def fill(dsn: str) -> None:
             share = Share(f"{number:032x}", OWNER, one.id, NOW, LATER, None)
             await store.add_share(share, bytes([number]) * 32)
         await store.set_tier(OWNER, "default")
+        await fill_account(store)
         await store.add_audit(Audit("b" * 32, NOW, OWNER, "rm \\x1b", 0, (OWNER,)))
         await store.put_secret(StoredSecret(OWNER, "workspace", None, "TOKEN", sealed, NOW))
         await store.put_agent(Agent(OWNER, "do 'it'", "TOKEN", "jsonl", sealed, NOW))

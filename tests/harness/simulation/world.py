@@ -16,6 +16,7 @@ from boxd.backends.run_directories import RunDirectories
 from boxd.boxes.lifecycle.assembly import Assembly, Places
 from boxd.boxes.lifecycle.lifecycle import Lifecycle, LifecycleOptions
 from boxd.boxes.limits.access_policy import AccessPolicy
+from boxd.boxes.limits.account_keys import AccountKeys
 from boxd.boxes.limits.admission import Limits
 from boxd.boxes.limits.tier_limits import Tier, load_tiers
 from boxd.boxes.limits.tiers import Tiers
@@ -360,6 +361,7 @@ class World:
         store = mortal(self.store, life, "store")
         self.given = Tiers(store, {**load_tiers(), "default": self.tier})
         self.access_policy = AccessPolicy(store, self.clock, self.administrators)
+        self.account_keys = AccountKeys(store)
         places = Places(directories, self.root / "runtime", "ssh-ed25519 DAEMON")
         self.lifecycle = Lifecycle(
             store=store,
@@ -391,6 +393,7 @@ class World:
             tier_of=self.tier_of,
             tiers=self.given,
             access_policy=self.access_policy,
+            account_keys=self.account_keys,
             clock=self.clock,
             sealer=Sealer(self.root / "master.key"),
         )
@@ -415,6 +418,7 @@ class World:
         await self.backend.setup()
         await self.given.start()
         await self.access_policy.start()
+        await self.account_keys.start()
         await self.lifecycle.start(stopping=stopping)
         await self.lifecycle.agents.close()  # Tests start this check themselves.
         self.open = True
@@ -436,14 +440,9 @@ class World:
     async def kill(self) -> None:
         """End the daemon's process at its present step; the caller may `start` the next one."""
         self.life.dead, self.open = True, False
-        lifecycle = self.lifecycle
-        tasks = [
-            *lifecycle._tasks,
-            *lifecycle._timers._work,
-            *lifecycle.templates._tasks,
-            *lifecycle._timers._loop,
-            *lifecycle.usage._tasks,
-        ]
+        core = self.lifecycle
+        timers = (*core._timers._work, *core._timers._loop)
+        tasks = [*core._tasks, *timers, *core.templates._tasks, *core.usage._tasks]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -28,6 +28,7 @@ from boxd.backends.run_directories import RunDirectories
 from boxd.boxes.lifecycle.assembly import Assembly, Places
 from boxd.boxes.lifecycle.lifecycle import Lifecycle, LifecycleOptions
 from boxd.boxes.limits.access_policy import AccessPolicy
+from boxd.boxes.limits.account_keys import AccountKeys
 from boxd.boxes.limits.admission import Limits
 from boxd.boxes.limits.tier_limits import load_tiers
 from boxd.boxes.limits.tiers import Tiers
@@ -296,6 +297,7 @@ def composed(
             tier_of=tiers.of,
             tiers=tiers,
             access_policy=access_policy,
+            account_keys=AccountKeys(store),
             clock=SystemClock(),
             sealer=Sealer(keys / "master.key"),
         )

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
+from boxd.principal import Principal
 from tests.harness.http.errors import error_of
+from tests.harness.http.web import ALICE
 
 if TYPE_CHECKING:
     from tests.harness.http.web import Web
@@ -91,6 +94,29 @@ async def test_a_key_revokes_itself(web: Web) -> None:
     assert "short" in [one["name"] for one in (await client.get("/v1/keys")).json()]
     assert (await client.delete("/v1/keys/short")).status_code == 204
     assert (await client.get("/v1/keys")).status_code == 401
+
+
+async def test_the_account_has_a_name_and_its_keys_go(web: Web) -> None:
+    client = web.client()
+    (first,) = (await client.get("/v1/account/keys")).json()
+    assert (first["name"], first["first"]) == ("first", True)
+    assert (await client.delete("/v1/account/keys/first")).status_code == 409
+    fingerprint = "SHA256:" + "a/+" * 14 + "b"
+    _, code = await web.operations.ssh_keys.add_key(ALICE, "phone")
+    phone = Principal(fingerprint, None, "ssh_key")
+    await web.operations.ssh_keys.confirm_key(phone, code.reveal())
+    listed = (await client.get("/v1/account/keys")).json()
+    assert [key["fingerprint"] for key in listed] == [ALICE.owner, fingerprint]
+    path = "/v1/account/keys/" + quote(fingerprint, safe="")
+    assert (await client.delete(path)).status_code == 204
+    assert (await client.delete(path)).status_code == 404
+    assert (await client.get("/v1/account/keys")).json() == [first | {"last_used": None}]
+    named = await client.put("/v1/account", json={"name": "Alice"})
+    assert (named.status_code, named.json()) == (200, {"name": "Alice"})
+    assert (await client.get("/v1/whoami")).json()["name"] == "Alice"
+    assert (await client.put("/v1/account", json={"name": "a\nb"})).status_code == 400
+    assert (await client.put("/v1/account", json={})).status_code == 400
+    assert (await client.put("/v1/account", json={"name": None})).json() == {"name": None}
 
 
 async def test_a_waiting_question_gets_its_answer(web: Web) -> None:

@@ -35,7 +35,7 @@ def target(route: Route) -> str:
     path = route.path.replace("...", "")
     names = {"{box}": "web", "{ref}": "web", "{spec}": "web", "{port}": "80", "{canvas}": "x"}
     names |= {"{path}": "x", "{name}": "x", "{number}": "1", "{id}": "0f3a"}
-    names["{command}"] = "0123456789abcdef"
+    names |= {"{command}": "0123456789abcdef", "{fingerprint}": "first"}
     for name, value in names.items():
         path = path.replace(name, value)
     assert "{" not in path, path

@@ -174,3 +174,8 @@ def check_way_in(box: Box, hold: Hold | None, relay_key: str | None) -> None:
         raise Confidential(f"box {box.ref} is confidential: connect with {box.relayed}")
     if relay_key is not None and not box.confidential:
         raise Conflict(f"box {box.ref} is not confidential; use a new name")
+    if relay_key is not None and relay_key != box.relay_key:
+        raise Confidential(
+            f"box {box.ref} is confidential and accepts only the key that created it: connect with "
+            "that key, for both hops: ssh -i KEY"
+        )

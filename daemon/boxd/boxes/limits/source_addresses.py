@@ -36,11 +36,15 @@ class SourceAddresses:
 
     def came(self, owner: str, address: str) -> None:
         """Record the address from which an owner authenticated; empty: it has none."""
-        exempt = not address or is_exempt(address, self._trusted)
-        self._owners[owner] = None if exempt else source_of(address)
+        self._owners[owner] = self.source(address)
         self._owners.move_to_end(owner)
         while len(self._owners) > REMEMBERED:
             self._owners.popitem(last=False)
+
+    def source(self, address: str) -> str | None:
+        """Return the source of an address. None: it does not count."""
+        exempt = not address or is_exempt(address, self._trusted)
+        return None if exempt else source_of(address)
 
     def start(self, box: Box, others: Sequence[Box], tier: Tier) -> None:
         """Count a box that is about to run. `others` are all other boxes.

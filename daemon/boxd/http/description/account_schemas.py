@@ -66,6 +66,18 @@ ACCOUNT_SCHEMAS: dict[str, Json] = {
             "last_used": or_null(TIME),
         },
     ),
+    "AccountKey": record(
+        "An SSH key of the account.",
+        {
+            "name": TEXT,
+            "fingerprint": TEXT,
+            "first": described({"type": "boolean"}, "The key that names the account."),
+            "public_key": described(or_null(TEXT), "Null: the service has not recorded it."),
+            "added": described(or_null(TIME), "Null: the service has not recorded it."),
+            "last_used": or_null(TIME),
+        },
+    ),
+    "AccountName": record("The display name of the account.", {"name": or_null(TEXT)}),
     "Agent": record(
         "The program that runs tasks, without its token.",
         {
@@ -99,7 +111,9 @@ ACCOUNT_SCHEMAS: dict[str, Json] = {
     "Identity": record(
         "The identity of a caller.",
         {
-            "fingerprint": TEXT,
+            "fingerprint": described(TEXT, "The first SSH key, which names the account."),
+            "key": described(or_null(TEXT), "The SSH key of a login; null over HTTP."),
+            "name": described(or_null(TEXT), "The display name; null: none."),
             "tier": TEXT,
             "boxes": COUNT,
             "workspaces": {"type": "array", "items": TEXT},

@@ -23,6 +23,7 @@ from boxd.http.routes import (
     wrk,
 )
 from boxd.http.routes.account import (
+    account,
     agent,
     asks,
     figures,
@@ -54,6 +55,7 @@ JSON_ROUTES = (
     *profiles.ROUTES,
     *secrets.ROUTES,
     *keys.ROUTES,
+    *account.ROUTES,
     *agent.ROUTES,
     *asks.ROUTES,
     *background.ROUTES,

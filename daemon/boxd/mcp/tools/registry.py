@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from boxd.mcp.tools.account import (
+    account,
     agent,
     asks,
     canvases,
@@ -39,6 +40,7 @@ TOOLS: tuple[Tool, ...] = (
     *secrets.TOOLS,
     *agent.TOOLS,
     *keys.TOOLS,
+    *account.TOOLS,
     *identity.TOOLS,
     *canvases.TOOLS,
     *asks.TOOLS,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from boxd.operations.verbs.verb import Verb
 
+_ONLY_KEYS = "only the private SSH key manages ways into the account, so a stolen key adds none"
+_PROOF = "only a login with the new SSH key proves that key"
 _NO_PAGES = "a terminal cannot show documents; see HTTP"
 
 VERBS: tuple[Verb, ...] = (
@@ -113,6 +115,57 @@ VERBS: tuple[Verb, ...] = (
         ssh=("apikeys rm",),
         http=("DELETE /v1/keys/{name}",),
         mcp=("key_rm",),
+    ),
+    Verb(
+        method="ssh_keys.list_keys",
+        about="list the SSH keys of the account",
+        ssh=("keys ls",),
+        http=("GET /v1/account/keys",),
+        mcp=("account_key_list",),
+    ),
+    Verb(
+        method="ssh_keys.add_key",
+        about="get a code for a new SSH key",
+        ssh=("keys add",),
+        missing=(("http", _ONLY_KEYS), ("mcp", _ONLY_KEYS)),
+    ),
+    Verb(
+        method="ssh_keys.confirm_key",
+        about="link the SSH key of this login to an account",
+        ssh=("keys confirm",),
+        missing=(("http", _PROOF), ("mcp", _PROOF)),
+    ),
+    Verb(
+        method="ssh_keys.remove_key",
+        about="remove an SSH key from the account",
+        ssh=("keys rm",),
+        http=("DELETE /v1/account/keys/{fingerprint}",),
+        mcp=("account_key_rm",),
+    ),
+    Verb(
+        method="recovery.create_codes",
+        about="create recovery codes",
+        ssh=("recovery create",),
+        missing=(("http", _ONLY_KEYS), ("mcp", _ONLY_KEYS)),
+    ),
+    Verb(
+        method="recovery.count_codes",
+        about="show how many recovery codes are left",
+        ssh=("recovery ls",),
+        missing=(("http", _ONLY_KEYS), ("mcp", _ONLY_KEYS)),
+    ),
+    Verb(
+        method="recovery.use_code",
+        about="link the SSH key of this login to the account of a recovery code",
+        ssh=("recovery use",),
+        missing=(("http", _PROOF), ("mcp", _PROOF)),
+    ),
+    Verb(
+        method="accounts.set_name",
+        about="set the display name of the account",
+        ssh=("account name",),
+        http=("PUT /v1/account",),
+        mcp=("account_name",),
     ),
     Verb(
         method="agents.show_agent",

@@ -10,7 +10,7 @@ from boxd.ssh.cli.table import format_size, format_time, table
 if TYPE_CHECKING:
     from boxd.model.fleet import OwnerView
 
-COLUMNS = ("OWNER", "TIER", "BOXES", "RUNNING", "BYTES", "LAST SEEN", "BLOCKED")
+COLUMNS = ("OWNER", "TIER", "BOXES", "RUNNING", "BYTES", "LAST SEEN", "BLOCKED", "NAME")
 
 
 async def _run(call: Call) -> Reply:
@@ -29,6 +29,7 @@ def _row(owner: OwnerView) -> tuple[object, ...]:
         format_size(owner.bytes),
         format_time(owner.last_seen),
         format_time(owner.blocked),
+        owner.name,
     )
 
 

@@ -13,10 +13,13 @@ from boxd.ssh.cli import help as help_cmd
 from boxd.ssh.cli.command import Call, Console, ExitStatus, Reply, Result
 from boxd.ssh.cli.command_line import split_words
 from boxd.ssh.cli.verbs.account import (
+    account,
     agent,
     apikeys,
     asks,
+    keys,
     profiles,
+    recovery,
     secret,
     stat,
     whoami,
@@ -56,6 +59,9 @@ def build_console(serve_mcp: Serve | None = None) -> Console:
         agent,
         asks,
         apikeys,
+        keys,
+        recovery,
+        account,
         catalog,
         ssh_config,
         whoami,

@@ -13,7 +13,7 @@ import asyncssh
 
 from boxd.embedded.files import read_settings
 from boxd.errors import BadRequest, BoxdError
-from boxd.ssh.connection.auth import KEY_TYPES, RSA_MIN_BITS, owner_of_key
+from boxd.ssh.connection.auth import KEY_TYPES, RSA_MIN_BITS, fingerprint_of_key
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -88,7 +88,7 @@ def _owner(words: list[bytes]) -> str:
         key = asyncssh.import_public_key(key_type + b" " + data)
     except asyncssh.KeyImportError:
         raise ValueError("the key cannot be read; copy the line of the .pub file again") from None
-    owner = owner_of_key(key) if key.algorithm == key_type else None
+    owner = fingerprint_of_key(key) if key.algorithm == key_type else None
     if owner is None:
         raise ValueError(f"the key is not safe; an RSA key needs at least {RSA_MIN_BITS} bits")
     return owner

@@ -1,6 +1,7 @@
 """Authentication by public key: which keys are accepted, and which one a client proved.
 
-Every key of a safe type is an identity; its SHA-256 fingerprint is the owner. Nothing here has an
+Every key of a safe type is an identity. Its SHA-256 fingerprint is the owner, unless the key is
+linked to another account. Nothing here has an
 effect outside the connection, because clients offer keys without a signature to learn which ones
 the server accepts.
 """
@@ -12,14 +13,12 @@ from typing import TYPE_CHECKING
 
 from box_guest.shared.algorithms import SAFE_SIGNATURES, SIGNATURES
 from boxd.names.words import fold
-from boxd.principal import Principal
+from boxd.principal import Principal, ProvedKey
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Callable, Container
 
     import asyncssh
-
-    from boxd.principal import Via
 
 MAX_REJECTED = 6
 """Rejected keys after which the connection is closed."""
@@ -36,8 +35,8 @@ KEY_TYPES = frozenset(name.encode() for name in SIGNATURES if not name.startswit
 """Key types that are accepted as identities."""
 
 
-def owner_of_key(key: asyncssh.SSHKey) -> str | None:
-    """Return the owner that a key identifies, or None if its type or size is not safe.
+def fingerprint_of_key(key: asyncssh.SSHKey) -> str | None:
+    """Return the fingerprint of a key, or None if its type or size is not safe.
 
     An accepted RSA key no longer verifies SHA-1 signatures. The list that a server announces does
     not bind a client, and asyncssh checks only the algorithms that the key supports.
@@ -83,12 +82,16 @@ class Authentication:
     """
 
     administrators: Container[str] = frozenset()
-    """Owners. Each offered key is checked against the current members."""
+    """Fingerprints. Each offered key is checked against the current members."""
+    account_of: Callable[[str], str | None] = lambda fingerprint: fingerprint
+    """Returns the account that a key opens. None: the key opens no account."""
+    address: str = ""
+    """The address of the client; empty: it has none."""
     rejected: int = 0
     attempts: int = 0
     username: str = ""
     principal: Principal | None = None
-    _owner: str | None = field(default=None, repr=False)
+    _fingerprint: str | None = field(default=None, repr=False)
     _key: asyncssh.SSHKey | None = field(default=None, repr=False)
 
     def offer(self, username: str, key: asyncssh.SSHKey) -> bool:
@@ -99,12 +102,12 @@ class Authentication:
         whose keys are administrators' keys.
         """
         self.attempts += 1
-        self.username, self._owner, self._key = username, owner_of_key(key), key
-        if self._owner is None:
+        self.username, self._fingerprint, self._key = username, fingerprint_of_key(key), key
+        if self._fingerprint is None:
             self.rejected += 1
-        elif self._is_admin_user and self._owner not in self.administrators:
+        elif self._is_admin_user and self._fingerprint not in self.administrators:
             _reject_signatures(key)
-        return self._owner is not None
+        return self._fingerprint is not None
 
     @property
     def _is_admin_user(self) -> bool:
@@ -116,8 +119,13 @@ class Authentication:
 
         Raises RuntimeError before authentication is complete.
         """
-        if self._key is None or self.principal is None:
+        if self.principal is None:
             raise RuntimeError("no key is proved")
+        return self._public_key()
+
+    def _public_key(self) -> str:
+        if self._key is None:
+            raise RuntimeError("the client has offered no key")
         key_type, blob, *_ = self._key.export_public_key().decode().split()
         return f"{key_type} {blob}"
 
@@ -126,14 +134,17 @@ class Authentication:
         """Whether the client made too many attempts, so that the connection must be closed."""
         return self.rejected >= MAX_REJECTED or self.attempts > MAX_ATTEMPTS
 
-    def complete(self) -> Principal:
+    def complete(self) -> Principal | None:
         """Return the principal of the proved key; `via` is "admin" only for administrators.
 
-        Raises RuntimeError if no key was accepted.
+        The rights of an administrator belong to the key, not to the account that the key opens.
+        Returns None for a key that opens no account. Raises RuntimeError if no key was accepted.
         """
-        if self._owner is None:
+        if self._fingerprint is None:
             raise RuntimeError("authentication completed without an accepted key")
-        is_admin = self._is_admin_user and self._owner in self.administrators
-        via: Via = "admin" if is_admin else "ssh_key"
-        self.principal = Principal(self._owner, None, via)
+        if self._is_admin_user and self._fingerprint in self.administrators:
+            self.principal = Principal(self._fingerprint, None, "admin")
+        elif (owner := self.account_of(self._fingerprint)) is not None:
+            proved = ProvedKey(self._fingerprint, self._public_key(), self.address)
+            self.principal = Principal(owner, None, "ssh_key", proved=proved)
         return self.principal

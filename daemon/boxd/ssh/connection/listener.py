@@ -62,6 +62,7 @@ class SshListener:
             fingerprint=self._key.get_fingerprint("sha256"),
             host_key=self.host_key,
         )
+        operations.callers.account_keys.on_change(self._state.end_key)
         self._acceptor: asyncssh.SSHAcceptor | None = None
 
     @property

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from boxd.config import Address
     from boxd.names.source import Network
     from boxd.operations import Operations
+    from boxd.principal import Principal
     from boxd.ssh.cli.command import Console
     from boxd.ssh.connection.limits import ConnectionLimits
 
@@ -27,6 +28,10 @@ class Connection(Protocol):
 
     async def close(self) -> None:
         """End the connection and wait for its tasks."""
+        ...
+
+    def end_key(self, fingerprint: str, reason: str, spared: Principal | None) -> None:
+        """End the connection if it is a login with this key, except that of `spared`."""
         ...
 
 
@@ -42,7 +47,7 @@ class ListenerSettings:
     console: Console = CLI
     """The commands of user `cli`."""
     administrators: Container[str] = frozenset()
-    """Owners whose keys open the administrators' console. Each check reads it again."""
+    """Fingerprints of the keys that open the administrators' console. Each check reads it again."""
     public_address: Address | None = None
     """The address that users type. None means the address that the client reached; port 0 means
     the port that the client reached."""
@@ -80,6 +85,11 @@ class ListenerState:
         self.channels -= 1
         if not self.channels:
             self.idle.set()
+
+    def end_key(self, fingerprint: str, reason: str, spared: Principal | None) -> None:
+        """End the connections with a key, and give their clients the reason."""
+        for connection in list(self.connections):
+            connection.end_key(fingerprint, reason, spared)
 
     async def drain(self, seconds: float) -> None:
         """Accept no new channels, give open ones `seconds`, then end every connection."""

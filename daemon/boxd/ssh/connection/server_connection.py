@@ -23,6 +23,7 @@ from box_guest.shared.command_bytes import take_any_command
 from box_guest.shared.end_of_writing import on_end_of_writing
 from box_guest.shared.farewell import disconnect
 from box_guest.shared.wire import send_no_padding
+from boxd.boxes.limits.account_keys import REMOVED
 from boxd.errors import BoxdError, Forbidden, Unsupported
 from boxd.names.words import escaped
 from boxd.observation import Event, Work
@@ -84,8 +85,9 @@ class ServerConnection(asyncssh.SSHServer):
     def __init__(self, listener: ListenerState) -> None:
         self.tasks = BackgroundTasks()
         self._listener = listener
+        accounts = listener.operations.callers.account_keys
+        self._auth = Authentication(listener.settings.administrators, accounts.account_of)
         self._observer = listener.operations.observer
-        self._auth = Authentication(listener.settings.administrators)
         self._slot: Slot | None = None
         self._close_callbacks: set[Callable[[], None]] = set()
         self._sessions = 0
@@ -93,7 +95,6 @@ class ServerConnection(asyncssh.SSHServer):
         self._route: Route | None = None
         self._target: Target | None = None
         self._jump_targets: JumpTargets[Target] | None = None
-        self._address = ""
         self._conn: asyncssh.SSHServerConnection
         self._message_limits: MessageLimits
 
@@ -103,7 +104,7 @@ class ServerConnection(asyncssh.SSHServer):
         """Admit the connection, or drop it before the key exchange."""
         self._conn = conn
         peer = conn.get_extra_info("peername")
-        self._address = address = str(peer[0]) if peer else ""
+        self._auth.address = address = str(peer[0]) if peer else ""
         if not self._listener.draining:
             self._slot = self._listener.limits.admit(address, self._make_room)
         if self._slot is not None:
@@ -147,13 +148,16 @@ class ServerConnection(asyncssh.SSHServer):
         return is_accepted
 
     def auth_completed(self) -> None:
-        """Bind the connection to the owner of the proved key and to the user name."""
+        """Bind the connection to the account of the proved key and to the user name."""
         principal = self._auth.complete()
+        if principal is None:
+            disconnect(self._conn, DISC_NO_MORE_AUTH_METHODS_AVAILABLE, REMOVED)
+            return
         self._message_limits.authenticated = True
         if refusal := self._listener.limits.authenticate(self._admitted_slot, principal.owner):
             disconnect(self._conn, DISC_TOO_MANY_CONNECTIONS, refusal)
             return
-        self._listener.operations.callers.came(principal, self._address)
+        self._listener.operations.callers.came(principal, self._auth.address)
         self._listener.operations.callers.seen(principal)
         flavors = frozenset(flavor.name for flavor in self._listener.operations.catalog.flavors())
         self._route = route(self._auth.username, flavors)
@@ -257,6 +261,17 @@ class ServerConnection(asyncssh.SSHServer):
         disconnect(self._conn, DISC_BY_APPLICATION, _STOPPING)
         await self.tasks.close()
         await self._conn.wait_closed()
+
+    def end_key(self, fingerprint: str, reason: str, spared: Principal | None) -> None:
+        """End the connection, with the reason for its client, if it is a login with this key.
+
+        The connections of `spared`, and of administrators as such, stay open.
+        """
+        principal = self._auth.principal
+        if principal is None or principal.via != "ssh_key" or principal is spared:
+            return
+        if principal.fingerprint == fingerprint:
+            disconnect(self._conn, DISC_BY_APPLICATION, reason)
 
     async def _forward(self, dial: Dial, target: Target | None, why: str = "forward") -> ForwardEnd:
         if (error := self._access_error()) is not None or target is None:

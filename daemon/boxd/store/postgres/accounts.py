@@ -46,6 +46,18 @@ class PostgresAccounts(PostgresPool):
             when,
         )
 
+    async def account(self, owner: str) -> Account:
+        row = await self._row("SELECT * FROM boxd.account WHERE owner = $1", owner)
+        return Account(owner) if row is None else Account(**row)
+
+    async def set_account_name(self, owner: str, name: str | None) -> None:
+        await self._execute(
+            "INSERT INTO boxd.account (owner, name) VALUES ($1, $2) "
+            "ON CONFLICT (owner) DO UPDATE SET name = $2",
+            owner,
+            name,
+        )
+
     async def add_audit(self, entry: Audit) -> None:
         await self._execute(insertion("boxd.audit", Audit), *values_of(entry))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from boxd.model.end import End
+from boxd.store.postgres.account_keys import PostgresAccountKeys
 from boxd.store.postgres.accounts import PostgresAccounts
 from boxd.store.postgres.boxes import PostgresBoxes
 from boxd.store.postgres.canvases import PostgresCanvases
@@ -32,6 +33,7 @@ class PostgresStore(
     PostgresProxy,
     PostgresWorkspaces,
     PostgresAccounts,
+    PostgresAccountKeys,
     PostgresSecrets,
     PostgresCanvases,
     PostgresIdempotent,

@@ -78,7 +78,7 @@ async def test_every_command_has_stable_columns_and_json(sleepy: World) -> None:
     await sleepy.operations.boxes.up(ANN, "web")
     await sleepy.operations.keys.create_key(ANN, "laptop", scope=None, ttl=None)
     columns = {
-        "owners": "OWNER TIER BOXES RUNNING BYTES LAST SEEN BLOCKED",
+        "owners": "OWNER TIER BOXES RUNNING BYTES LAST SEEN BLOCKED NAME",
         "ls": "OWNER NAME ID STATE ATTACHED IMAGE FLAVOR AGE DEADLINE NEXT REMOVAL",
         f"suspend {ANN.owner}:web": "OWNER NAME STATE",
         f"resume {ANN.owner}:web": "OWNER NAME STATE",

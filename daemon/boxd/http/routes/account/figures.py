@@ -11,6 +11,8 @@ from boxd.http.routes.json_route import JsonRequest, json_route
 _STAT: Json = {"what": "boxes", "unit": "", "used": 2, "limit": 20}
 _IDENTITY: Json = {
     "fingerprint": "SHA256:2cAPpBLz8EsmkGx3PDyFwzXKvZQTNQFvO2Im9mSUAhU",
+    "key": None,
+    "name": "Alice",
     "tier": "default",
     "boxes": 2,
     "workspaces": ["api"],

@@ -43,6 +43,8 @@ TOOLS = (
         _whoami,
         result={
             "fingerprint": STRING,
+            "key": NULLABLE_STRING,
+            "name": NULLABLE_STRING,
             "tier": STRING,
             "boxes": INTEGER,
             "workspaces": _STRINGS,

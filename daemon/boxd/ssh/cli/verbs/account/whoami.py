@@ -6,7 +6,8 @@ from boxd.ssh.cli.command import Call, Command, Reply
 from boxd.ssh.cli.table import key_value_lines
 
 _NOTES = (
-    "This fingerprint is your account. Your private key opens it; a lost key cannot be replaced.",
+    "The fingerprint of your first key names your account. If you lose all its keys, you lose the "
+    "account: add a second key (keys add), and create recovery codes (recovery create).",
     "With several keys, choose the one to use: ssh -i KEY -o IdentitiesOnly=yes",
 )
 
@@ -15,6 +16,8 @@ async def _run(call: Call) -> Reply:
     identity = await call.operations.stats.whoami(call.principal)
     pairs = [
         ("fingerprint", identity.fingerprint),
+        ("key", identity.key),
+        ("name", identity.name),
         ("tier", identity.tier),
         ("boxes", identity.boxes),
         ("workspaces", ", ".join(identity.workspaces)),

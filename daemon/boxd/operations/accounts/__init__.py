@@ -1,0 +1,1 @@
+"""Accounts: their SSH keys, their recovery codes and their names."""
