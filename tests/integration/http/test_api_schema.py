@@ -58,7 +58,7 @@ negative_data_rejection.enabled = false
 include-operation-id = [
     "createBox", "setProfile", "buildProfile", "createAsk", "answerAsk", "execBatch",
     "renderCanvas", "setSecret", "setAgent", "forkBox", "forkSnapshot", "createSnapshot",
-    "createWorkspace",
+    "createWorkspace", "setAccount",
 ]
 [operations.checks.positive_data_acceptance]
 expected-statuses = ["2xx", "3xx", 400, 401, 403, 404, 409, 412, 413, 416, 429, 502]

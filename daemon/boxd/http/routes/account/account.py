@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from msgspec import Meta
 from starlette.responses import JSONResponse, Response
 
-from boxd.http.description.bodies import body_of, text
+from boxd.http.description.bodies import body_of
 from boxd.http.description.operation import (
     Json,
     Operation,
@@ -33,7 +34,7 @@ _KEY: Json = {
 class AccountFacts(JsonForm, kw_only=True):
     """The body of `setAccount`."""
 
-    name: Annotated[str | None, text("The display name; null removes it.", "^[ -~]{1,64}$")]
+    name: Annotated[str | None, Meta(description="The display name; null removes it.")]
 
 
 @json_route(

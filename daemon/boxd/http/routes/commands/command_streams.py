@@ -144,13 +144,12 @@ class OutputEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         principal = await authenticate(scope, self._operations)
-        command_ref, offset = _command(scope), _offset(scope)
+        command_ref, offset, limit = _command(scope), _offset(scope), _limit(scope)
         exchange, commands = exchange_of(scope), self._operations.commands
         if query_flag(scope["query_string"], "follow", default=True):
             opening = commands.command_output(principal, command_ref, offset, follow=True)
             await _follow(exchange, opening, EventStream(send), head=scope["method"] == "HEAD")
             return
-        limit = _limit(scope)
         opening = commands.command_output(principal, command_ref, offset, follow=False, limit=limit)
         with self._operations.output.room(principal.owner) as room:
             output = BufferedOutput(room)
