@@ -12,7 +12,7 @@ FLAGS ?=
 PART ?=
 MINUTES ?= 60
 BIN := .venv/bin
-CODE := wrkfs objectserver guest-agent daemon tests benchmarks scripts
+CODE := wrkfs objectserver guest-agent daemon clients tests benchmarks scripts
 # Three workers run in parallel, because tests wait half of their time. Each has its own network.
 # Slow folders come first.
 TESTS := $(addprefix tests/,isolation security soak crash browser integration mcp ssh fuzz faults mount model contract unit)

@@ -22,6 +22,7 @@ from boxd.operations.verbs.registry import VERBS
 from boxd.operations.verbs.verb import INTERFACES
 from boxd.ssh.admin.console import CONSOLE
 from boxd.ssh.cli.registry import CLI
+from boxd.telemetry.definitions import all_metrics
 from tests.checks.source import PACKAGES
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def pages() -> dict[str, str]:
         "reference/api.md": api(),
         "reference/verbs.md": verbs(),
         "reference/errors.md": error_classes(),
+        "reference/metrics.md": metrics(),
         "internals/modules.md": modules(),
         "internals/import-rules.md": import_rules(),
     }
@@ -148,6 +150,30 @@ def error_classes() -> str:
                 ("Class", "HTTP status", "Exit status", "Meaning"),
                 [tuple(map(_cell, row)) for row in sorted(rows, key=lambda row: (row[1], row[0]))],
             ),
+        )
+    )
+
+
+def metrics() -> str:
+    """All metrics, from `boxd.telemetry.definitions`."""
+    rows = [
+        (
+            _code(metric.name),
+            metric.kind.value,
+            ", ".join(map(_code, metric.labels)) or "none",
+            _cell(metric.help),
+        )
+        for metric in all_metrics()
+    ]
+    return "\n".join(
+        (
+            _head("Metrics"),
+            "`boxd serve --metrics-addr` serves them: see [Metrics and traces]"
+            "(../operate/metrics.md). Durations are in seconds and sizes in bytes. A histogram has"
+            " the names with `_bucket`, `_sum` and `_count`. The label `outcome` is `ok`,"
+            " `refused` (for example by a quota), `failed` (the service or a store), or"
+            " `cancelled` (the client disconnected).\n",
+            _table(("Name", "Type", "Labels", "Meaning"), rows),
         )
     )
 

@@ -29,13 +29,14 @@ from wrkfs.locks.manager import LockManager
 from wrkfs.meta.delegations.replay import replay_left, replay_opened
 from wrkfs.meta.delegations.store import DelegatedMeta
 from wrkfs.meta.leases.store import LeasedMeta
+from wrkfs.meta.postgres.links import CallCount, WatchCall, unwatched
 from wrkfs.meta.postgres.store import PostgresMeta
 from wrkfs.meta.rules import check_namespace, check_writable
 from wrkfs.open_files import FileRanges, OpenFileTable
 from wrkfs.reader import BlockReader
 from wrkfs.recovery import UNDONE, Recovery
 from wrkfs.stores import Stores
-from wrkfs.types import RenameFlags, SetAttr, XattrFlags
+from wrkfs.types import RenameFlags, SetAttr, Statistics, XattrFlags
 from wrkfs.write_path import SliceIds, WritePath
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class Filesystem:
         self._meta = meta = leased or store
         delays = isinstance(leased, DelegatedMeta)
         self._blocks = blocks
+        self._calls = CallCount(unwatched)
         self._files: dict[Ino, OpenFile] = {}
         self._is_durable = leased.is_durable if isinstance(leased, DelegatedMeta) else _never
         self.leases = leased.table if leased else None
@@ -135,16 +137,18 @@ class Filesystem:
         leases: bool = False,
         journals: Path | None = None,
         journals_left: OpenJournals | None = None,
+        watch_call: WatchCall = unwatched,
     ) -> Filesystem:
         """Register a session of the volume; with `leases` it caches answers.
 
         With leases and a directory for `journals`, it also takes write delegations: it answers
         changes from its journal and sends them later. Without leases it only replays the journals
-        of dead processes, in that directory or in the one that `journals_left` opens. Raises
-        Unavailable.
+        of dead processes, in that directory or in the one that `journals_left` opens.
+        `watch_call` sees every call of the metadata database. Raises Unavailable.
         """
         delays = leases and journals is not None and not limits.durable_close
-        store = PostgresMeta(config, kind=kind, leases=leases, delegates=delays)
+        calls = CallCount(watch_call)
+        store = PostgresMeta(config, kind=kind, leases=leases, delegates=delays, watch_call=calls)
         leased: LeasedMeta | DelegatedMeta | None = None
         if delays and journals is not None:
             leased = DelegatedMeta(store, config.schema, journals)
@@ -157,7 +161,9 @@ class Filesystem:
         await (leased or store).start()
         disk, blocks = await open_cache(config, limits), S3Blocks(config.store)
         prefix = config.store.prefix
-        return cls(store, blocks, leased=leased, prefix=prefix, limits=limits, disk=disk)
+        fs = cls(store, blocks, leased=leased, prefix=prefix, limits=limits, disk=disk)
+        fs._calls = calls
+        return fs
 
     async def close(self) -> None:
         """Commit dirty bytes and end the session. Raises lost writes at the end. Idempotent."""
@@ -183,6 +189,25 @@ class Filesystem:
     def load(self) -> tuple[int, int]:
         """Number of bytes that are written and not committed, and number of open files."""
         return self._write_path.budget.used, len(self._files)
+
+    @property
+    def statistics(self) -> Statistics:
+        """Totals of this session, and its work that waits."""
+        meta = self._meta
+        unsent, flushes = meta.flushing if isinstance(meta, DelegatedMeta) else (0, 0)
+        cache, path = self._reader.usage, self._write_path
+        return Statistics(
+            leases=0 if self.leases is None else len(self.leases.directories),
+            recalls_total=0 if self.leases is None else self.leases.recalls,
+            unsent_changes=unsent,
+            flushes_total=flushes,
+            queued_uploads=path.queued_uploads,
+            running_uploads=path.running_uploads,
+            cache_hits_total=cache.hits,
+            cache_misses_total=cache.misses,
+            cache_disk_hits_total=cache.disk_hits,
+            metadata_calls_total=self._calls.total,
+        )
 
     async def make_durable(self) -> bool:
         """Make everything durable that any session has committed, whatever this session lost.

@@ -14,7 +14,7 @@ from wrkfs.types import SliceId
 
 if TYPE_CHECKING:
     from wrkfs.fs import Filesystem
-    from wrkfs.types import StatFs
+    from wrkfs.types import StatFs, Statistics
 
 PATIENCE = 2.0
 """Maximum number of seconds for the answer of each store."""
@@ -43,6 +43,7 @@ class Health:
     cache_disk_limit: int | None
     cache_disk_state: str
     memory_bytes: int
+    statistics: Statistics
 
 
 async def health(fs: Filesystem, *, patience: float = PATIENCE) -> Health:
@@ -65,6 +66,7 @@ async def health(fs: Filesystem, *, patience: float = PATIENCE) -> Health:
         cache_disk_limit=None if disk is None else disk.limit,
         cache_disk_state="none" if disk is None else disk.state,
         memory_bytes=_resident(),
+        statistics=fs.statistics,
     )
 
 

@@ -45,6 +45,12 @@ class CacheUsage:
     memory: int
     limit: int
     disk: DiskUsage | None
+    hits: int
+    """Number of pieces of blocks that reads found in memory."""
+    misses: int
+    """Number of pieces that reads did not find in memory."""
+    disk_hits: int
+    """Number of ranges that the disk cache had."""
 
 
 class ReadAhead:
@@ -92,13 +98,21 @@ class BlockReader:
         self._disk = disk
         self._fetching: dict[BlockId, asyncio.Task[memoryview]] = {}
         self._incoming = 0
+        self._hits = self._misses = self._disk_hits = 0
         self._slots = asyncio.Semaphore(FETCHES)
 
     @property
     def usage(self) -> CacheUsage:
         """Usage of the caches."""
         disk = None if self._disk is None else self._disk.usage
-        return CacheUsage(self._cache.size, self._cache.limit, disk)
+        return CacheUsage(
+            self._cache.size,
+            self._cache.limit,
+            disk,
+            self._hits,
+            self._misses,
+            self._disk_hits,
+        )
 
     async def read(self, layout: FileLayout, start: int, end: int, ahead: int) -> BytesLike:
         """Return the committed bytes [start, end), with zeros for holes.
@@ -117,6 +131,8 @@ class BlockReader:
                 missing.append(number)
             else:
                 buffers[number] = cached
+        self._hits += len(pieces) - len(missing)
+        self._misses += len(missing)
         if missing:
             fetches = [asyncio.create_task(self._fetch(*pieces[n], ahead > 0)) for n in missing]
             self._prefetch(layout, end, ahead)
@@ -244,6 +260,7 @@ class BlockReader:
             except Corrupt:
                 self._disk.drop(block)
                 return None
+            self._disk_hits += 1
         return data
 
 

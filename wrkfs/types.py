@@ -364,3 +364,24 @@ class ListedLock:
     pid: int
     session: SessionId
     waits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Statistics of one session. Names that end in `_total` only grow.
+
+    `leases` is the number of directories that the session caches under a lease. `unsent_changes`
+    have been answered and are only in the journal. `flushes_total` counts batches of such changes
+    that the database has applied.
+    """
+
+    leases: int
+    recalls_total: int
+    unsent_changes: int
+    flushes_total: int
+    queued_uploads: int
+    running_uploads: int
+    cache_hits_total: int
+    cache_misses_total: int
+    cache_disk_hits_total: int
+    metadata_calls_total: int

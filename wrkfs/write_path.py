@@ -111,6 +111,10 @@ class WritePath:
     expect_empty: bool = False
     """True if the last new file was closed empty, so that the next one probably is too. A file that
     is created durably needs no `sync` when it is closed empty."""
+    queued_uploads: int = 0
+    """Number of uploads that wait for a slot."""
+    running_uploads: int = 0
+    """Number of uploads in progress."""
     last_upload: float = 0.0
     """Time of the last successful upload, on the loop's clock."""
     abandoned: dict[SliceId, int] = field(default_factory=dict)
@@ -165,22 +169,32 @@ class WritePath:
         a longer wait would only delay the error.
         """
         loop = asyncio.get_running_loop()
+        self.queued_uploads += 1
+        try:
+            await self._take_slot()
+        finally:
+            self.queued_uploads -= 1
+        self.running_uploads += 1
+        try:
+            yield
+            self.last_upload = loop.time()
+        finally:
+            self.running_uploads -= 1
+            self.uploads.release()
+
+    async def _take_slot(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             start = loop.time()
             try:
                 async with asyncio.timeout(DEADLINE):
                     await self.uploads.acquire()
-                break
+                return
             except TimeoutError:
                 if self.last_upload <= start:
                     raise Unavailable(
                         f"the object store has accepted no upload for {DEADLINE:g} s"
                     ) from None
-        try:
-            yield
-            self.last_upload = loop.time()
-        finally:
-            self.uploads.release()
 
     def note_change(self) -> int:
         """Count a change that is answered and not durable; return the new count.

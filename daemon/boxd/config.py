@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import timedelta
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,9 +21,10 @@ from boxd.names.address import (
 )
 from boxd.names.dsn import has_password, parse_dsn, read_dsn_file
 from boxd.names.duration import format_duration, parse_duration, parse_seconds
-from boxd.names.flag import Flag, Group
+from boxd.names.flag import Flag, Group, declared, flags_of
 from boxd.names.hosts import parse_domain, parse_host_names, parse_origins
 from boxd.names.size import parse_count, parse_size, parse_spares
+from boxd.settings.telemetry import TelemetrySettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,14 +49,6 @@ EXTERNAL_CACHE_SIZE = 4 << 30
 The embedded store is on the same disk, so caching its blocks a second time has no benefit.
 """
 
-_FLAGS = "flags"
-"""The key of a field's metadata that holds its flags."""
-
-
-def _flags(*declared: Flag) -> dict[str, tuple[Flag, ...]]:
-    """Return the metadata of a field that these flags set."""
-    return {_FLAGS: declared}
-
 
 def _path(text: str, _flag: str) -> Path:
     return Path(text)
@@ -70,7 +64,7 @@ class Config:
 
     state_dir: Path = field(
         default=DEFAULT_STATE_DIR,
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--state-dir",
                 Group.COMMON,
@@ -82,12 +76,14 @@ class Config:
     )
     verbose: bool = field(
         default=False,
-        metadata=_flags(Flag("--verbose", Group.COMMON, "log more details", default="off")),
+        metadata=declared(Flag("--verbose", Group.COMMON, "log more details", default="off")),
     )
+
+    telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
 
     ssh_addr: Address = field(
         default=Address("127.0.0.1", 2222),
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--ssh-addr",
                 Group.LISTENERS,
@@ -99,7 +95,7 @@ class Config:
     )
     api_addr: Address | None = field(
         default=None,
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--api-addr",
                 Group.LISTENERS,
@@ -112,7 +108,7 @@ class Config:
     )
     default_image: str = field(
         default=DEFAULT_IMAGE,
-        metadata=_flags(
+        metadata=declared(
             Flag("--default-image", Group.IMAGES, "image of a box whose spec names none", "NAME")
         ),
     )
@@ -120,7 +116,7 @@ class Config:
     meta_dsn: str | None = field(
         default=None,
         repr=False,
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--meta-dsn",
                 Group.STORES,
@@ -143,7 +139,7 @@ class Config:
     """None: the embedded PostgreSQL."""
     store_file: Path | None = field(
         default=None,
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--store-file",
                 Group.STORES,
@@ -159,13 +155,13 @@ class Config:
 
     backend: str = field(
         default="runc",
-        metadata=_flags(
+        metadata=declared(
             Flag("--backend", Group.BACKEND, "create boxes with this backend", choices=BACKENDS)
         ),
     )
     docker_socket: Path = field(
         default=Path("/var/run/docker.sock"),
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--docker-socket",
                 Group.BACKEND,
@@ -177,7 +173,7 @@ class Config:
     )
     privileged_boxes: bool = field(
         default=False,
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--privileged-boxes",
                 Group.BACKEND,
@@ -190,7 +186,7 @@ class Config:
 
     idle_timeout: timedelta = field(
         default=timedelta(minutes=2),
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--idle-timeout",
                 Group.BOXES,
@@ -203,7 +199,7 @@ class Config:
     """`boxes.timing.policy` defines the limits of this field and the next two."""
     idle_reap: timedelta = field(
         default=timedelta(hours=3),
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--idle-reap",
                 Group.BOXES,
@@ -215,7 +211,7 @@ class Config:
     )
     grace: timedelta | None = field(
         default=None,
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--grace",
                 Group.BOXES,
@@ -228,7 +224,7 @@ class Config:
     )
     names: str = field(
         default="owner",
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--names",
                 Group.BOXES,
@@ -239,7 +235,7 @@ class Config:
     )
     templates: bool = field(
         default=True,
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--no-templates",
                 Group.BOXES,
@@ -251,7 +247,7 @@ class Config:
 
     prepared_boxes: int = field(
         default=1,
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--prepared-boxes",
                 Group.BOXES,
@@ -263,7 +259,7 @@ class Config:
     )
     boxes_size: int | None = field(
         default=None,
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--boxes-size",
                 Group.LIMITS,
@@ -277,7 +273,7 @@ class Config:
     """Maximum size of all writable layers, in bytes. None: by free space. 0: no disk limits."""
     max_running: int | None = field(
         default=None,
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--max-running",
                 Group.LIMITS,
@@ -291,7 +287,7 @@ class Config:
     """None: `boxes.limits.host` computes the default, also for the next two fields."""
     max_memory: int | None = field(
         default=None,
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--max-memory",
                 Group.LIMITS,
@@ -305,7 +301,7 @@ class Config:
     """Maximum sum of memory limits, in bytes."""
     min_free: int | None = field(
         default=None,
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--min-free",
                 Group.LIMITS,
@@ -320,7 +316,7 @@ class Config:
 
     workspace_automount: bool = field(
         default=False,
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--workspace-automount",
                 Group.DRIVES,
@@ -331,7 +327,7 @@ class Config:
     )
     drive: bool = field(
         default=True,
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--no-drive",
                 Group.DRIVES,
@@ -342,7 +338,7 @@ class Config:
     )
     mount_in_box: bool = field(
         default=False,
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--mount-in-box",
                 Group.DRIVES,
@@ -353,7 +349,7 @@ class Config:
     )
     cache_dir: Path | None = field(
         default=None,
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--cache-dir",
                 Group.DRIVES,
@@ -366,7 +362,7 @@ class Config:
     )
     cache_size: int = field(
         default=0,
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--cache-size",
                 Group.DRIVES,
@@ -380,7 +376,7 @@ class Config:
     """Minimum free space of the disk, in bytes."""
     trash_seconds: int = field(
         default=24 * 3600,
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--trash",
                 Group.DRIVES,
@@ -394,7 +390,7 @@ class Config:
 
     ssh_host: Address | None = field(
         default=None,
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--ssh-host",
                 Group.SSH,
@@ -408,7 +404,7 @@ class Config:
     """Port 0: the port of `ssh_addr`."""
     admin_keys: Path | None = field(
         default=None,
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--admin-keys",
                 Group.SSH,
@@ -421,7 +417,7 @@ class Config:
     )
     trusted_sources: tuple[IPv4Network | IPv6Network, ...] = field(
         default=(),
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--trusted-sources",
                 Group.SSH,
@@ -435,7 +431,7 @@ class Config:
 
     trusted_proxy: str = field(
         default="127.0.0.1",
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--trusted-proxy",
                 Group.HTTP,
@@ -447,7 +443,7 @@ class Config:
     )
     preview_domain: str | None = field(
         default=None,
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--preview-domain",
                 Group.HTTP,
@@ -461,7 +457,7 @@ class Config:
     """In lower case."""
     partitioned_cookies: bool = field(
         default=False,
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--partitioned-cookies",
                 Group.HTTP,
@@ -472,7 +468,7 @@ class Config:
     )
     api_origins: tuple[str, ...] = field(
         default=(),
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--api-origins",
                 Group.HTTP,
@@ -485,7 +481,7 @@ class Config:
     )
     api_hosts: tuple[str, ...] = field(
         default=(),
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--api-hosts",
                 Group.HTTP,
@@ -500,7 +496,7 @@ class Config:
 
     backup_url: str | None = field(
         default=None,
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--backup-url",
                 Group.SCHEDULE,
@@ -512,7 +508,7 @@ class Config:
     )
     backup_every: timedelta = field(
         default=timedelta(hours=24),
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--backup-every",
                 Group.SCHEDULE,
@@ -525,7 +521,7 @@ class Config:
     )
     backup_keep: int = field(
         default=30,
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--backup-keep",
                 Group.SCHEDULE,
@@ -537,7 +533,7 @@ class Config:
     )
     backup_key_file: Path | None = field(
         default=None,
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--backup-key-file",
                 Group.BACKUPS,
@@ -551,7 +547,7 @@ class Config:
     )
     backup_store_file: Path | None = field(
         default=None,
-        metadata=_flags(
+        metadata=declared(
             Flag(
                 "--backup-store-file",
                 Group.BACKUPS,
@@ -578,15 +574,18 @@ class Config:
 
 
 def flags() -> Iterator[tuple[str, Flag]]:
-    """Yield each flag with the name of the field that it sets, in the order of the fields."""
-    for setting in fields(Config):
-        for flag in setting.metadata[_FLAGS]:
-            yield setting.name, flag
+    """Yield each flag with the name of its field, in order; see `flags_of` for groups."""
+    yield from flags_of(Config())
 
 
 def default_text(field_name: str, flag: Flag) -> str:
     """Return the default of a flag as help texts show it."""
     if flag.default is not None:
         return flag.default
-    value = next(setting.default for setting in fields(Config) if setting.name == field_name)
+    value = default_value(field_name)
     return format_duration(value) if isinstance(value, timedelta) else str(value)
+
+
+def default_value(field_name: str) -> object:
+    """Return the default of a field, given its name as `flags` yields it."""
+    return attrgetter(field_name)(Config())

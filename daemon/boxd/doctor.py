@@ -87,6 +87,8 @@ def checks(config: Config, *, starting: bool = False) -> list[Check]:
         results.append(_port("SSH address", config.ssh_addr, "--ssh-addr"))
         if config.api_addr is not None:
             results.append(_port("API address", config.api_addr, "--api-addr"))
+        if (metrics_addr := config.telemetry.metrics_addr) is not None:
+            results.append(_port("metrics address", metrics_addr, "--metrics-addr"))
     results.extend(_secret_files(config))
     results.append(_image(config))
     results.append(_backup(config))

@@ -1,4 +1,4 @@
-"""Logging to stderr: one line a record, fields as `key=value`, secrets and control bytes masked.
+"""Logging to stderr: one line a record, as text or as JSON, secrets and control bytes masked.
 
 The formatter masks the finished line and tracebacks, so callers do not have to. Masking is the last
 line of defence: secrets are `Secret` objects, which the daemon does not log. Truncation precedes
@@ -7,6 +7,7 @@ masking, because clients choose parts of a line and masking runs on the event lo
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import sys
@@ -42,6 +43,7 @@ _URL_PASSWORD = re.compile(r"(://[^\s:/@]*+:)(\S++)")
 _CUT_TOKEN = re.compile(r"(svcs?_)[0-9A-Za-z]++\Z")
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+_MEMBERS = frozenset(["time", "level", "logger", "message", "exception"])
 _QUIET = ("asyncssh", "botocore", "aiobotocore", "asyncio")
 
 
@@ -114,6 +116,38 @@ class LineFormatter(logging.Formatter):
         return "\n".join(redact(piece.rstrip("\n"), MAX_PIECE) for piece in pieces)
 
 
+class JsonFormatter(LineFormatter):
+    """One JSON object a line: time, level, logger, message, the record's fields, and exception.
+
+    Masks and truncates the same texts as `LineFormatter`. A field with the name of another member
+    has an underscore after its name.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the object of a record, in ASCII."""
+        members: dict[str, object] = {
+            "time": self.formatTime(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": escape(redact(record.getMessage())),
+        }
+        for name, value in record.__dict__.items():
+            if name not in _STANDARD:
+                members[f"{name}_" if name in _MEMBERS else name] = _member(name, value)
+        if record.exc_info:
+            members["exception"] = escape(self.formatException(record.exc_info))
+        return json.dumps(members)
+
+
+def _member(name: str, value: object) -> object:
+    """Return a field as a JSON value. The name of a field decides whether it is a secret."""
+    plain = f"{name}={value}"
+    masked = redact(plain, MAX_PIECE)
+    if masked == plain and isinstance(value, bool | int):
+        return value
+    return escape(masked.removeprefix(f"{name}="))
+
+
 class _Stderr(logging.StreamHandler[TextIO]):
     """Writes to the current `sys.stderr`, which a progress spinner replaces while it is active."""
 
@@ -127,10 +161,10 @@ class _Stderr(logging.StreamHandler[TextIO]):
         """Ignore the assignment: the stream is always the current `sys.stderr`."""
 
 
-def setup(*, verbose: bool, stream: TextIO | None = None) -> logging.Handler:
+def setup(*, verbose: bool, stream: TextIO | None = None, is_json: bool = False) -> logging.Handler:
     """Send all log records to `stream` (default: stderr). The command line calls this once."""
     handler = _Stderr() if stream is None else logging.StreamHandler(stream)
-    handler.setFormatter(LineFormatter())
+    handler.setFormatter(JsonFormatter() if is_json else LineFormatter())
     root = logging.getLogger()
     for old in list(root.handlers):
         root.removeHandler(old)
@@ -141,3 +175,8 @@ def setup(*, verbose: bool, stream: TextIO | None = None) -> logging.Handler:
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
     return handler
+
+
+def is_json() -> bool:
+    """Return whether the log of this process is in JSON."""
+    return any(isinstance(one.formatter, JsonFormatter) for one in logging.getLogger().handlers)

@@ -44,6 +44,8 @@ from boxd.ssh.connection.listener import bind as bind_ssh
 from boxd.ssh.connection.listener_state import ListenerSettings
 from boxd.store.postgres.store import PostgresStore
 from boxd.tasks import BackgroundTasks
+from boxd.telemetry.listener import bind as bind_metrics
+from boxd.telemetry.telemetry import Telemetry
 from boxd.tunnel.registry import TunnelRegistry, new_identity
 from boxd.workspaces.box_drives import BoxDrives
 from boxd.workspaces.credentials import ExternalStore, ObjectStorage
@@ -90,16 +92,19 @@ class Bound:
 
     ssh: socket.socket | None = None
     http: socket.socket | None = None
+    metrics: socket.socket | None = None
 
     @classmethod
     def of(cls, config: Config) -> Bound:
         """Bind the sockets. Raises Unavailable with the address and the reason."""
         http = None if config.api_addr is None else bind_http(config.api_addr)
-        return cls(bind_ssh(config.ssh_addr), http)
+        address = config.telemetry.metrics_addr
+        metrics = None if address is None else bind_metrics(address)
+        return cls(bind_ssh(config.ssh_addr), http, metrics)
 
     def close(self) -> None:
         """Close the sockets in this process."""
-        for bound in (self.ssh, self.http):
+        for bound in (self.ssh, self.http, self.metrics):
             if bound is not None:
                 bound.close()
 
@@ -130,6 +135,7 @@ class Service:
         self._progress = progress
         self._stack = AsyncExitStack()
         self._tasks = BackgroundTasks()
+        self._telemetry = Telemetry(config.telemetry, bound.metrics)
         self._mode = StopMode.DAEMON
         self._door: SshListener | None = None
         self._operations: Operations | None = None
@@ -137,6 +143,7 @@ class Service:
         self._drives: HostDrives | BoxDrives | None = None
         self.ssh_addr: Address | None = None
         self.api_addr: Address | None = None
+        self.metrics_addr: Address | None = None
 
     async def start(self, *, serve: bool = True) -> None:
         """Start all parts. `serve` false: start only the parts that stop boxes (`boxd down`).
@@ -158,6 +165,11 @@ class Service:
         """Reload files that may change while the service runs (admin keys)."""
         reload = self._files.administrators.reload(self._host.admin_keys)
         self._tasks.start(reload, name="administrators' keys")
+
+    def addresses(self) -> dict[str, str]:
+        """Return the addresses of the listeners by name, for the log."""
+        listeners = {"ssh": self.ssh_addr, "api": self.api_addr, "metrics": self.metrics_addr}
+        return {name: str(address) for name, address in listeners.items() if address is not None}
 
     def welcome(self) -> list[str]:
         """Return the lines that tell the operator how to use the service."""
@@ -181,6 +193,8 @@ class Service:
                 lines.append(
                     f"  a box's port   {example_url(domain, self.api_addr.port)}/?key=$KEY"
                 )
+        if self.metrics_addr is not None:
+            lines.append(f"  metrics        http://{self.metrics_addr}/metrics")
         return [*lines, "Ctrl-C stops everything; the next start restores boxes, keys and files."]
 
     async def _start(self, *, serve: bool) -> None:
@@ -188,12 +202,16 @@ class Service:
         host = self._host
         self._stack.push_async_callback(self._stop_host)
         self._stack.push_async_callback(self._tasks.close)
+        if serve:
+            self._stack.push_async_callback(self._telemetry.close)
+            self.metrics_addr = await self._telemetry.start()
         servers = await host.start_servers()
         keys = state / "keys"
         keys.mkdir(mode=0o700, exist_ok=True)
         store, volumes = await self._start_stores(servers, keys, serve=serve)
         await host.start_boxes({box.backend for box in await store.all_boxes()})
         await _check_pairing(state, store, host)
+        self._telemetry.watch_mounts(host.mounts)
         tunnels = TunnelRegistry(
             _tunnel_key(keys),
             host.directories.bind,
@@ -258,11 +276,15 @@ class Service:
                 source_addresses=SourceAddresses(self._config.trusted_sources),
             ),
             options=self._lifecycle_options(),
+            observer=self._telemetry.observer,
         )
+        self._telemetry.sources.boxes = lifecycle.figures.read
         self._stack.push_async_callback(self._close_lifecycle)
         self._progress("Recovering existing boxes")
         await lifecycle.start(stopping=not serve)
-        pool = DrivePool(volumes, clock, journals=host.journals)
+        observer = self._telemetry.observer
+        pool = DrivePool(volumes, clock, journals=host.journals, observer=observer)
+        self._telemetry.sources.api_drives = lambda: pool.numbers
         self._stack.push_async_callback(pool.close)
         operations = Operations.compose(
             Dependencies(
@@ -278,6 +300,7 @@ class Service:
                 clock=clock,
                 sealer=Sealer(self._config.state_dir / "keys" / "master.key"),
                 ssh_host=_public_ssh_address(self._config),
+                observer=observer,
             )
         )
         self._operations = operations
@@ -337,12 +360,14 @@ class Service:
             ),
         )
         await self._door.start()
+        self._telemetry.sources.ssh = self._door.numbers
         self._stack.push_async_callback(self._close_door)
         self.ssh_addr = Address(self._config.ssh_addr.host, self._door.port)
         if self._config.api_addr is not None:
             api = Api(operations, self._config, mcp, sanitise=self._host.sanitise)
             server = ApiServer(api, self._config, self._bound.http)
             self.api_addr = await server.start()
+            self._telemetry.sources.http = server.connections
             self._stack.push_async_callback(server.close)
 
     async def _start_stores(
@@ -350,7 +375,8 @@ class Service:
     ) -> tuple[PostgresStore, Volumes]:
         """Start the control database and the volumes."""
         config, dsn = self._config, servers.dsn
-        store = PostgresStore(dsn)
+        store = PostgresStore(dsn, observer=self._telemetry.observer)
+        self._telemetry.sources.pool = lambda: store.use
         self._stack.push_async_callback(store.close)
         await store.start()
         external = self._files.store

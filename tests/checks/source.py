@@ -13,6 +13,7 @@ PACKAGES = {
     "objectserver": "objectserver",
     "box_guest": "guest-agent/box_guest",
     "boxd": "daemon/boxd",
+    "boxd_client": "clients/python/boxd_client",
 }
 
 
@@ -30,7 +31,7 @@ def python_files() -> tuple[Path, ...]:
 
 
 def product_files() -> list[Path]:
-    """Return the files of the four packages."""
+    """Return the files of the packages."""
     tops = [ROOT / folder for folder in PACKAGES.values()]
     return [path for path in python_files() if any(path.is_relative_to(top) for top in tops)]
 

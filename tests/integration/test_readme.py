@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +30,14 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(900)
 
 ROOT = Path(__file__).parents[2]
-NOT_RUN = {"README.md": 1, "containers.md": 2, "previews.md": 1, "tasks.md": 1}
+NOT_RUN = {
+    "README.md": 1,
+    "box-command.md": 2,
+    "containers.md": 2,
+    "previews.md": 1,
+    "python.md": 1,
+    "tasks.md": 1,
+}
 """How many blocks of a page carry a reason why no test runs them."""
 NOT_TYPED = {"text": "a picture"}
 """Languages of blocks that are no commands."""
@@ -205,6 +213,35 @@ CONFIDENTIAL = (
     Step("scp -J", "", {"ssh -J jump@127.0.0.1:2222 root@secret cat notes.txt": "note"}),
 )
 EXEC = (Step("curl -s", "^Linux dev"),)
+PYTHON_KEY = (
+    Step("export BOXD_URL="),
+    Step("export BOXD_API_KEY=", "", {"echo $BOXD_API_KEY": "^svc_[A-Za-z0-9]{40}$"}),
+)
+PYTHON = (
+    (Step("", "^Linux dev"),),
+    (Step("", "stdout: building\n(.|\n)*exit code 2|stderr: done\n(.|\n)*exit code 2"),),
+    (Step("", r"running\n.*'tool'.*\ntmp-[0-9a-f]{8}\n"),),
+    (Step("", r"exit codes: \[0, 1, 0, 1, 0\]"),),
+    (Step("", r"step 1\nstep 2\nstep 3\nexited"),),
+    (Step("", r"all tests pass\nb'tests'\n15 bytes\nerror: "),),
+)
+"""One for each program of the page."""
+BOX_COMMAND = (
+    Step("ssh -p 2222 cli@127.0.0.1 apikeys create box |", "the key reaches"),
+    Step("box new tool", "tool .*running.* debian"),
+    Step("box run tool uname", "^Linux tool"),
+    Step("box run tool 'cd /etc", "^[0-9]+$"),
+    Step("box ls", "^tool .*running"),
+)
+BOX_COPIES = (
+    Step("mkdir -p site"),
+    Step("box cp site", "", {"box run tool cat /srv/site/index.html": "hello"}),
+    Step("box cp tool:", "", {"cat copy.html": "^<h1>hello</h1>$"}),
+)
+BOX_COMPLETION = (
+    Step('eval "$(box', "", {"complete -p box": "_box"}),
+    Step("box rm tool", "tool removed"),
+)
 COMMANDS = (
     Step(f'{CLI} "commands start dev', "^[0-9a-f]{16}$"),
     Step("ID=$(", "", {"echo $ID": "^[0-9a-f]{16}$"}),
@@ -248,6 +285,8 @@ RUN = {
     "confidential-boxes.md": (CONFIDENTIAL,),
     "http-api.md": (EXEC,),
     "background-commands.md": (COMMANDS, RESPOND_ASYNC, COMMAND_INPUT, WATCH),
+    "python.md": (PYTHON_KEY, *PYTHON),
+    "box-command.md": (BOX_COMMAND, BOX_COPIES, BOX_COMPLETION),
     "mcp.md": (),
     "tasks.md": (AGENT, REFERENCE_AGENT, DOCUMENTS),
     "previews.md": (),
@@ -281,6 +320,10 @@ class Reader:
 
     def follow(self, block: Block, steps: tuple[Step, ...]) -> None:
         """Types the commands of a block; each must do what its step says."""
+        if block.language == "python":
+            (step,) = steps
+            self.type(f"python3 - <<'END'\n{block.text}END", step.shows)
+            return
         commands = block.commands()
         assert len(commands) == len(steps), f"commands and steps differ: {commands}"
         for command, step in zip(commands, steps, strict=True):
@@ -350,6 +393,7 @@ def reader(daemon: Daemon) -> Iterator[Reader]:
         (clone / "make-up.log").symlink_to(daemon.log)
         with open_shell(home, clone) as shell:
             reader = Reader(shell)
+            reader.type(f"PATH={Path(sys.executable).parent}:$PATH", "")
             reader.type("ssh-keygen -t ed25519", "", NEW_KEY)
             yield reader
 
@@ -374,7 +418,8 @@ def test_every_page_and_block_is_run_or_marked() -> None:
     not_run: dict[str, int] = {}
     for page in pages(ROOT):
         typed = [block for block in _to_follow(page) if block.language != "json"]
-        assert [block.language for block in typed] == ["sh"] * len(RUN[page.name]), page.name
+        assert {block.language for block in typed} <= {"sh", "python"}, page.name
+        assert len(typed) == len(RUN[page.name]), page.name
         marked = [block for block in blocks(page) if block.not_run is not None]
         if marked:
             not_run[page.name] = len(marked)

@@ -45,7 +45,7 @@ def _main(argv: Sequence[str] | None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     config = config_of(arguments)
-    log.setup(verbose=config.verbose)
+    log.setup(verbose=config.verbose, is_json=config.telemetry.log_format == "json")
     status: int = arguments.run(config, arguments)
     return status
 

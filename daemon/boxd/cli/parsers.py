@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from boxd.cli.settings import CONFIG_FILE, GROUPS, destination
 from boxd.cli.settings_file import DEFAULT_PATH
-from boxd.config import Config, default_text, flags
+from boxd.config import default_text, default_value, flags
 from boxd.names.flag import Group
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _add(section: argparse._ArgumentGroup, field_name: str, flag: Flag) -> None:
     names = (flag.name, *flag.aliases)
     place = destination(flag)
     if flag.is_switch:
-        value = not getattr(Config(), field_name)
+        value = not default_value(field_name)
         section.add_argument(*names, dest=place, action="store_const", const=value, help=flag.help)
         return
     text = f"{flag.help} (default: {default_text(field_name, flag)})".replace("%", "%%")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 from contextlib import ExitStack, contextmanager
@@ -16,13 +17,17 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+_log = logging.getLogger(__name__)
 _PERCENT = re.compile(r"\s*\d+ %")
 
 
 @contextmanager
 def showing(console: Console) -> Iterator[Progress]:
-    """Yield a progress display: a spinner on a terminal, else one line per step."""
-    if not console.is_terminal:
+    """Yield a progress display: a spinner on a terminal, else one line per step.
+
+    A log in JSON has one record per step, also on a terminal.
+    """
+    if not console.is_terminal or log.is_json():
         yield Progress(console, None)
         return
     with console.status("Starting") as status:
@@ -72,12 +77,23 @@ class Progress:
             self._update(text)
         elif (step := _PERCENT.sub("", text)) != self._last_text:
             self._last_text = step
-            say(self._console, f"boxd: {step}")
+            say(self._console, step if log.is_json() else f"boxd: {step}")
 
 
 def say(console: Console, text: str) -> None:
-    """Print one line without markup, highlighting or wrapping."""
+    """Print one line without markup, highlighting or wrapping; into the log if that is JSON."""
+    if log.is_json():
+        _log.info("%s", text)
+        return
     console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def report(text: str) -> None:
+    """Print an error for the operator; into the log if that is JSON."""
+    if log.is_json():
+        _log.error("%s", text)
+    else:
+        print(f"boxd: {log.escape(log.redact(text))}", file=sys.stderr)
 
 
 def refused(work: Callable[[], int]) -> int:
@@ -85,7 +101,7 @@ def refused(work: Callable[[], int]) -> int:
     try:
         return work()
     except BoxdError as error:
-        print(f"boxd: {log.escape(log.redact(str(error)))}", file=sys.stderr)
+        report(str(error))
         return 2 if isinstance(error, BadRequest) else 1
 
 

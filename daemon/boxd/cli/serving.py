@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import resource
 import signal
-import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from boxd import log
 from boxd.cli import hangup
-from boxd.cli.printing import Steps, refused, say, showing
+from boxd.cli.printing import Steps, refused, report, say, showing
 from boxd.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from boxd.config import Config
     from boxd.service import Bound, Service, StopMode
 
+_log = logging.getLogger(__name__)
 T = TypeVar("T")
 STOPPED = "Stopped."
 LAST_LINES = {
@@ -68,7 +70,7 @@ def serve(config: Config, arguments: argparse.Namespace) -> int:
         check for check in doctor.checks(config, starting=True) if check.needed and not check.ok
     ]
     for check in missing:
-        print(f"boxd: {check.name}: {check.finding}\n  remedy: {check.remedy}", file=sys.stderr)
+        report(f"{check.name}: {check.finding}\n  remedy: {check.remedy}")
     if missing:
         return 1
     _allow_files()
@@ -212,8 +214,11 @@ async def serve_until_stopped(
             return
         await starting
     on_ready()
-    for line in service.welcome():
-        say(console, line)
+    if log.is_json():
+        _log.info("boxd is serving", extra=service.addresses())
+    else:
+        for line in service.welcome():
+            say(console, line)
     mode = await stop_mode
     with progress:
         progress("Stopping")

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from boxd.cli import settings_file
-from boxd.config import EXTERNAL_CACHE_SIZE, Config, flags
+from boxd.config import EXTERNAL_CACHE_SIZE, Config, default_value, flags
 from boxd.errors import BadRequest
+from boxd.names.flag import with_values
 
 if TYPE_CHECKING:
     import argparse
@@ -56,7 +57,7 @@ def config_of(arguments: argparse.Namespace) -> Config:
     }
     if "store_file" in values:
         values.setdefault("cache_size", EXTERNAL_CACHE_SIZE)
-    return Config(**values)
+    return with_values(Config(), values)
 
 
 def settings_of(arguments: argparse.Namespace) -> dict[str, Setting]:
@@ -92,7 +93,7 @@ def _of_file(arguments: argparse.Namespace) -> dict[str, Setting]:
         if flag.group not in groups or _is_off(flag, text):
             continue
         _require_one(settings.get(field_name), flag.key, f"{path}: ")
-        value = not getattr(Config(), field_name) if flag.is_switch else file.value(flag, text)
+        value = not default_value(field_name) if flag.is_switch else file.value(flag, text)
         settings[field_name] = Setting(flag, text, value, str(path))
     return settings
 

@@ -50,7 +50,7 @@ class Api:
         self._proxy = ProxyEndpoint(operations, partitioned=config.partitioned_cookies)
         self._previews = PreviewHosts(self._proxy, config.preview_domain)
         self._streams = stream_routes(operations, config, self._proxy, mcp_service)
-        self._guarded = Guard(self._dispatch, operations.texts.named)
+        self._guarded = Guard(self._dispatch, operations.texts.named, operations.observer)
         described = document.document(self.routes)
         self._services = Services(
             operations=operations,

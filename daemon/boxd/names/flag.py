@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
+
+    from _typeshed import DataclassInstance
+
+    S = TypeVar("S", bound=DataclassInstance)
+
+_FLAGS = "flags"
+"""The key of a field's metadata that holds its flags."""
 
 
 class Group(Enum):
@@ -23,6 +30,7 @@ class Group(Enum):
     DRIVES = "drives (/wrk)"
     SSH = "SSH"
     HTTP = "HTTP API, previews and MCP"
+    TRACES = "traces"
     SCHEDULE = "scheduled backups"
     BACKUPS = "backups"
 
@@ -62,3 +70,37 @@ class Flag:
     def is_switch(self) -> bool:
         """Whether the flag takes no value. It then inverts the field's default."""
         return self.metavar is None and not self.choices
+
+
+def declared(*flags: Flag) -> dict[str, tuple[Flag, ...]]:
+    """Return the metadata of a field that these flags set."""
+    return {_FLAGS: flags}
+
+
+def flags_of(settings: DataclassInstance, prefix: str = "") -> Iterator[tuple[str, Flag]]:
+    """Yield each flag of `settings` with the name of its field, in the order of the fields.
+
+    A field that holds a group of settings has no flag of its own. The name of a field of the group
+    has the name of the group and a dot before it.
+    """
+    for setting in fields(settings):
+        value = getattr(settings, setting.name)
+        if is_dataclass(value) and not isinstance(value, type) and _FLAGS not in setting.metadata:
+            yield from flags_of(value, f"{prefix}{setting.name}.")
+        for flag in setting.metadata.get(_FLAGS, ()):
+            yield prefix + setting.name, flag
+
+
+def with_values(settings: S, values: Mapping[str, Any]) -> S:
+    """Return a copy of `settings` with other values, by the names that `flags_of` yields."""
+    changes: dict[str, Any] = {}
+    groups: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        group, dot, rest = name.partition(".")
+        if dot:
+            groups.setdefault(group, {})[rest] = value
+        else:
+            changes[name] = value
+    for group, inner in groups.items():
+        changes[group] = with_values(getattr(settings, group), inner)
+    return replace(settings, **changes)

@@ -25,7 +25,8 @@ from boxd.model.delegated import MAX_OUTPUT, Delegated
 from boxd.model.progress import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from contextlib import AbstractAsyncContextManager
 
     from boxd.boxes.commands.exec import ExecRun
     from boxd.boxes.lifecycle.holds import Attachment
@@ -96,16 +97,8 @@ class DelegateOperations:
             with self._delegations.one_more(p.owner, limit):
                 async with self._workplace(p, task, on_line) as attachment:
                     started = time.monotonic()
-                    if agent is None or token is None:
-                        command_run = running(
-                            attachment.tunnel, request, attachment.env, attachment.oom
-                        )
-                    else:
-                        own = {agent.env: token}
-                        command_run = running_with(
-                            attachment.tunnel, request, attachment.env, own, attachment.oom
-                        )
-                    async with command_run as run:
+                    own = None if agent is None or token is None else {agent.env: token}
+                    async with _running(attachment, request, own) as run:
                         code = await _run(run, stdin, report)
                     duration_ms = round((time.monotonic() - started) * 1000)
                     ref = attachment.box.ref
@@ -222,6 +215,21 @@ class _Report:
             duration_ms=duration_ms,
             truncated=self._lines.cut or any(output.left_out for output in self._outputs.values()),
         )
+
+
+def _running(
+    attachment: Attachment, request: ExecRequest, own: Mapping[str, Secret] | None
+) -> AbstractAsyncContextManager[ExecRun]:
+    """Run a command; `own` are variables that only the command can read."""
+    tunnel, env, oom, observer = (
+        attachment.tunnel,
+        attachment.env,
+        attachment.oom,
+        attachment.observer,
+    )
+    if own is None:
+        return running(tunnel, request, env, oom, observer=observer)
+    return running_with(tunnel, request, env, own, oom, observer=observer)
 
 
 async def _run(run: ExecRun, stdin: bytes, report: _Report) -> int:

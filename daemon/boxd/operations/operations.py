@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from boxd.boxes.limits.budgets.output import Allowances
+from boxd.observation import UNOBSERVED
 from boxd.operations.agent_requests.commands import CommandOperations
 from boxd.operations.agent_requests.ports import PortOperations
 from boxd.operations.agent_requests.watches import WatchOperations
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from boxd.boxes.state.interface import Catalog
     from boxd.clock import Clock
     from boxd.config import Address
+    from boxd.observation import Observer
     from boxd.operations.shared.drives import Drives
     from boxd.store.interface import ControlStore
     from boxd.workspaces.seal import Sealer
@@ -71,6 +73,7 @@ class Dependencies:
     """Encrypts the secrets and tokens of owners."""
     ssh_host: Address | None = None
     """The SSH address that users type; None if the operator has not configured one."""
+    observer: Observer = UNOBSERVED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,6 +102,8 @@ class Operations:
     idempotent: IdempotentRequests
     """Requests with an idempotency key."""
     keys: KeyOperations
+    observer: Observer
+    """Receives reports about the work for clients."""
     output: Allowances
     """The budget of each owner for output that this process buffers."""
     owners: OwnerOperations
@@ -154,6 +159,7 @@ class Operations:
             fleet=FleetOperations(store, audits, directory, lifecycle, access_policy),
             idempotent=IdempotentRequests(store, vault, clock),
             keys=keys,
+            observer=dependencies.observer,
             output=output,
             owners=OwnerOperations(
                 store, audits, keys, lifecycle, dependencies.tiers, access_policy, drives

@@ -149,6 +149,7 @@ class HostDrives:
         for volume_id, owner_workspace in self._workspaces.items():
             if attached and owner_workspace == key:
                 health = await self._mounts.health(volume_id)
+                health.pop("statistics", None)  # for the operator
                 break
         return {
             "mounted": attached,

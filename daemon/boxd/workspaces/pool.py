@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from weakref import WeakValueDictionary
 
 from boxd.errors import Conflict, QuotaExceeded, Unavailable
+from boxd.observation import UNOBSERVED, Work
 from boxd.tasks import BackgroundTasks
 from wrkfs import errors as drive_errors
 from wrkfs.config import MIB, Limits
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from boxd.clock import Clock
+    from boxd.observation import Observer
     from wrkfs.config import VolumeConfig
 
 KIND = "http"
@@ -105,6 +107,7 @@ class DrivePool:
         max_open: int | None = None,
         pace: background.Pace = background.PACE,
         journals: Journals | None = None,
+        observer: Observer = UNOBSERVED,
     ) -> None:
         """`max_open` None: as many as the memory of this host allows.
 
@@ -112,6 +115,7 @@ class DrivePool:
         request waits for it.
         """
         self._journals = journals
+        self._watch_call = partial(observer.work, Work.DRIVE_CALL)
         self._volumes = volumes
         self._clock = clock
         self._idle = idle
@@ -140,6 +144,12 @@ class DrivePool:
         finally:
             entry.users -= 1
             entry.last_use = self._clock.monotonic()
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """Number of open Filesystems that are in use, and of those that are idle."""
+        used = sum(entry.users > 0 for entry in self._open.values())
+        return used, len(self._open) - used
 
     async def drop(self, owner: str, workspace: str | None) -> None:
         """Close the Filesystem of a drive, if it is open. Raises Conflict while it is in use."""
@@ -218,7 +228,13 @@ class DrivePool:
         try:
             journals = self._journals
             opening = None if journals is None else partial(journals.open, config)
-            fs = await Filesystem.connect(config, kind=KIND, limits=LIMITS, journals_left=opening)
+            fs = await Filesystem.connect(
+                config,
+                kind=KIND,
+                limits=LIMITS,
+                journals_left=opening,
+                watch_call=self._watch_call,
+            )
             background.start(fs, self._pace)
             return fs
         except drive_errors.StorageError as error:

@@ -297,7 +297,10 @@ class BoxDrive:
                     writer.close()
         except (OSError, ValueError, RecursionError):
             return {}
-        return answer if isinstance(answer, dict) else {}
+        if not isinstance(answer, dict):
+            return {}
+        answer.pop("statistics", None)  # for the operator of mounts on the host
+        return answer
 
     @property
     def _status(self) -> Path:

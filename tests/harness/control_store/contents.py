@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from boxd.model.access.idempotent import IdempotentRequest
 from boxd.model.access.key import ApiKey
 from boxd.model.access.proxy import ProxySession
 from boxd.model.access.share import Share
@@ -107,6 +108,9 @@ async def fill(dsn: str) -> None:
         canvas = Canvas(OWNER, "ws1", "plan", "déjà vu", "text/html", 9, 7, NOW, LATER)
         visit = ProxySession("d" * 32, OWNER, None, "k1", BOXES[1].id, 80, None, NOW, LATER)
         await store.add_proxy_session(visit, bytes(range(1, 33)))
+        request = IdempotentRequest(OWNER, b"k" * 32, b"r" * 32, "attempt", NOW)
+        await store.start_request(request)
+        await store.finish_request(request, 201, bytes(range(64)))
         await store.put_canvas(canvas, "<p>a 'quoted'\\\n\tü</p>")
         await store.add_snapshot(
             Snapshot(

@@ -36,8 +36,10 @@ SERVICE = ("boxd.service", "boxd.doctor")
 """Modules that `boxd serve` loads at its start."""
 START_S = 120.0
 STOP_S = 90.0
-_SSH = re.compile(r"ssh -p (\d+) dev@")
-_API = re.compile(r"http://127\.0\.0\.1:(\d+)/v1/wrk/")
+# The first form is that of the log as text, the second one that of the log in JSON.
+_READY = re.compile(r'Ctrl-C stops everything|"message": "boxd is serving".*\n')
+_SSH = re.compile(r'(?:ssh -p |"ssh": "127\.0\.0\.1:)(\d+)(?: dev@|")')
+_API = re.compile(r'(?:http://|"api": ")127\.0\.0\.1:(\d+)(?:/v1/wrk/|")')
 
 
 @dataclass
@@ -88,7 +90,7 @@ class Daemon:
                 log=log.fileno(),
                 new_session=True,
             )
-        while (text := self.log.read_text()).find("Ctrl-C stops everything") < 0:
+        while _READY.search(text := self.log.read_text()) is None:
             assert self.process.poll() is None, f"the daemon ended:\n{text}"
             assert time.monotonic() - began < START_S, f"the daemon does not serve:\n{text}"
             time.sleep(0.02)

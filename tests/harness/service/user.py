@@ -77,6 +77,19 @@ class User:
         finally:
             connection.close()
 
+    def send(
+        self, key: str, path: str, body: bytes, headers: dict[str, str], *, method: str = "POST"
+    ) -> tuple[int, bytes]:
+        """Send a request with an API key and further headers."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.daemon.api_port, timeout=30)
+        try:
+            headers = {"Authorization": f"Bearer {key}", **headers}
+            connection.request(method, path, body=body, headers=headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
 
 @pytest.fixture
 def user(daemon: Daemon, tmp_path: Path) -> User:

@@ -22,6 +22,7 @@ from boxd.backends.oci import lxcfs
 from boxd.config import Address, Config
 from boxd.embedded.statedir import lock_holder
 from boxd.errors import Unavailable
+from boxd.settings.telemetry import TelemetrySettings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -135,6 +136,10 @@ def test_taken_port(config: Config) -> None:
         for name, changed in (
             ("SSH address", replace(config, ssh_addr=taken)),
             ("API address", replace(config, api_addr=taken)),
+            (
+                "metrics address",
+                replace(config, telemetry=TelemetrySettings(metrics_addr=taken)),
+            ),
         ):
             check = found(changed, name)
             assert not check.ok

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
+import re
 import time
 from typing import TYPE_CHECKING
 
@@ -186,3 +188,88 @@ def test_foreign_loggers_are_quiet(stream: io.StringIO) -> None:
     logging.getLogger("asyncssh").info("chatter")
     logging.getLogger("some.library").info("chatter")
     assert stream.getvalue() == ""
+
+
+@pytest.fixture
+def json_stream() -> Iterator[io.StringIO]:
+    """Where JSON lines go; logging is as before afterwards."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    made = io.StringIO()
+    log.setup(verbose=True, stream=made, is_json=True)
+    yield made
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    for name in ("boxd", "wrkfs"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
+
+
+def only(stream: io.StringIO) -> dict[str, object]:
+    """The one JSON object of a log."""
+    (line,) = stream.getvalue().splitlines()
+    members = json.loads(line)
+    assert isinstance(members, dict)
+    return members
+
+
+def test_a_json_line_has_the_record_and_its_fields(json_stream: io.StringIO) -> None:
+    assert log.is_json()
+    logging.getLogger("boxd.test").info(
+        "box %s created", "dev", extra={"box": "0f3a", "image": "debian", "attempt": 2}
+    )
+    members = only(json_stream)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", str(members.pop("time")))
+    assert members == {
+        "level": "INFO",
+        "logger": "boxd.test",
+        "message": "box dev created",
+        "box": "0f3a",
+        "image": "debian",
+        "attempt": 2,
+    }
+
+
+@pytest.mark.parametrize("text", DIVIDED)
+def test_a_json_line_has_no_secret(text: str, json_stream: io.StringIO) -> None:
+    try:
+        raise RuntimeError(text)
+    except RuntimeError:
+        logging.getLogger("boxd.test").exception("%s", text, extra={"field": text})
+    assert SECRET[:8] not in json_stream.getvalue()
+
+
+@pytest.mark.parametrize("name", ["password", "token", "secret_key", "cookie", "authorization"])
+def test_the_name_of_a_field_can_make_it_a_secret(name: str, json_stream: io.StringIO) -> None:
+    logging.getLogger("boxd.test").info("login", extra={name: SECRET})
+    assert only(json_stream)[name] == log.MASK
+
+
+def test_a_field_cannot_replace_a_member_of_the_record(json_stream: io.StringIO) -> None:
+    logging.getLogger("boxd.test").info("real", extra={"level": "low", "time": 3})
+    members = only(json_stream)
+    assert (members["level"], members["level_"], members["time_"]) == ("INFO", "low", 3)
+
+
+def test_control_characters_cannot_end_a_json_line(json_stream: io.StringIO) -> None:
+    logging.getLogger("boxd.test").info('one\n{"level": "ERROR"}\x1b[2J\u202e')
+    message = only(json_stream)["message"]
+    assert message == 'one\n{"level": "ERROR"}\\x1b[2J\\u202e'
+
+
+def test_a_json_line_is_bounded(json_stream: io.StringIO) -> None:
+    logging.getLogger("boxd.test").info("a" * 1_000_000, extra={"field": "b" * 1_000_000})
+    assert len(json_stream.getvalue()) < log.MAX_MESSAGE + log.MAX_PIECE + 300
+
+
+def test_a_traceback_is_one_member(json_stream: io.StringIO) -> None:
+    try:
+        raise ValueError("no")
+    except ValueError:
+        logging.getLogger("boxd.test").exception("failed")
+    assert "ValueError: no" in str(only(json_stream)["exception"])
+
+
+def test_text_is_the_default(stream: io.StringIO) -> None:
+    assert not log.is_json()
+    logging.getLogger("boxd.test").info("hello")
+    assert stream.getvalue().endswith(" INFO boxd.test: hello\n")

@@ -128,6 +128,12 @@ class Flusher:
         self._journal = journal
 
     @property
+    def unsent(self) -> int:
+        """The weight of the changes that the database has not applied; about their number."""
+        sending = 0 if self._sending is None else self._sending.delta.weight
+        return self._open.delta.weight + sending
+
+    @property
     def delta(self) -> Delta:
         """The delta that receives changes now."""
         return self._open.delta

@@ -80,6 +80,11 @@ class DelegatedMeta:
         return self._inner.session
 
     @property
+    def flushing(self) -> tuple[int, int]:
+        """The weight of the unsent changes, and the number of batches that were sent."""
+        return self._flusher.unsent, self._flusher.sent
+
+    @property
     def epoch(self) -> int:
         """Generation of the registration."""
         return self._inner.epoch

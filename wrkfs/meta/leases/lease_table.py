@@ -81,6 +81,8 @@ class LeaseTable:
         """The leased directory that has the attributes of a file."""
         self.folders: OrderedDict[Ino, None] = OrderedDict()
         """Directories without a lease that recent answers named."""
+        self.recalls = 0
+        """Number of leases that other sessions have recalled."""
         self.changes = Changes()
         self._inner = inner
         self._room = room

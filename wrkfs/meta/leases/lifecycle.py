@@ -194,6 +194,7 @@ class LeaseLifecycle:
         if touched:
             self._touched(touched)
             directories = [ino for ino in directories if ino > 0]
+        self._table.recalls += len(directories)
         for listener in self._listeners:
             listener.update(directories)
         for directory in directories:

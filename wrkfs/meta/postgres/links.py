@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, TypeAlias
 
 import asyncpg
@@ -22,12 +23,15 @@ from wrkfs.outage_probe import SUSPECT, OutageProbe
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from contextlib import AbstractContextManager
 
     from asyncpg.prepared_stmt import PreparedStatement
 
     from wrkfs.config import VolumeConfig
 
 Rows: TypeAlias = "list[asyncpg.Record]"
+WatchCall: TypeAlias = "Callable[[str], AbstractContextManager[object]]"
+"""Returns a context for a call of the metadata database, given the name of its statement."""
 
 DEADLINE = 60.0
 """Seconds after which a call raises Unavailable."""
@@ -75,6 +79,27 @@ _FULL_SERVER = (
 )
 _CAUSES_MAX = 8
 """Maximum length of the chain of causes that is searched."""
+
+
+_UNWATCHED: AbstractContextManager[None] = nullcontext()
+
+
+def unwatched(_name: str) -> AbstractContextManager[None]:
+    """Return a context that does nothing."""
+    return _UNWATCHED
+
+
+class CallCount:
+    """Counts calls of the metadata database before it passes them to another `WatchCall`."""
+
+    def __init__(self, inner: WatchCall) -> None:
+        self.total = 0
+        self._inner = inner
+
+    def __call__(self, name: str) -> AbstractContextManager[object]:
+        """Count a call."""
+        self.total += 1
+        return self._inner(name)
 
 
 def _translated(error: asyncpg.PostgresError) -> WrkfsError:
@@ -140,6 +165,8 @@ class Links:
         self, config: VolumeConfig, size: int, deadline: float = DEADLINE, *, durable: bool = False
     ) -> None:
         """With `durable`, every answered change survives a crash of the database."""
+        self.watch_call: WatchCall = unwatched
+        """Each call runs in its context."""
         self._deadline = deadline
         self._addresses = addresses(config.meta_dsn)
         self._preferred = 0
@@ -174,7 +201,12 @@ class Links:
 
         A broken attempt may have been applied.
         """
-        deadline = self._deadline if deadline is None else deadline
+        with self.watch_call(name):
+            return await self._tell(name, args, self._deadline if deadline is None else deadline)
+
+    async def _tell(
+        self, name: str, args: tuple[object, ...], deadline: float
+    ) -> tuple[Rows, bool]:
         until = asyncio.get_running_loop().time() + deadline
         pause = _FIRST_PAUSE
         broken = False

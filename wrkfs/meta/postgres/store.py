@@ -32,7 +32,7 @@ from wrkfs.meta.postgres.copies import PostgresCopies
 from wrkfs.meta.postgres.delegations import Delegations
 from wrkfs.meta.postgres.files import PURGE_LIMIT, PostgresFiles
 from wrkfs.meta.postgres.handles import OpenFiles
-from wrkfs.meta.postgres.links import DEADLINE, Links
+from wrkfs.meta.postgres.links import DEADLINE, Links, WatchCall, unwatched
 from wrkfs.meta.postgres.listener import Listener
 from wrkfs.meta.postgres.locks import PostgresLocks
 from wrkfs.meta.postgres.sessions import CLOSE_DEADLINE, MountSession
@@ -72,14 +72,16 @@ class PostgresMeta(PostgresFiles):
         deadline: float = DEADLINE,
         leases: bool = False,
         delegates: bool = False,
+        watch_call: WatchCall = unwatched,
     ) -> None:
         """Outages of up to `deadline` seconds only cost latency.
 
         `leases` permits leases, and `delegates` also write delegations. With delegations every
-        change is durable when it is answered, or in the journal.
+        change is durable when it is answered, or in the journal. `watch_call` sees every call.
         """
         super().__init__()
         self._links = Links(config, connections, deadline, durable=delegates)
+        self._links.watch_call = watch_call
         self.listener = Listener(self._links) if leases else None
         self._session = MountSession(
             self._links,

@@ -110,6 +110,8 @@ def checked_signal(name: object) -> str:
 def _timeout(value: object) -> int | None:
     if value is None:
         return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # in JSON, 60.0 is the number 60
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_TIMEOUT_S:
         raise BadRequest(f"timeout_s must be a whole number from 1 to {MAX_TIMEOUT_S}")
     return value

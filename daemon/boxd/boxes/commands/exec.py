@@ -14,11 +14,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from boxd.errors import BadRequest, TooLarge, Unavailable
+from boxd.observation import UNOBSERVED, Work
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from boxd.boxes.presence.oom import OomCounter
+    from boxd.observation import Observer
     from boxd.tunnel.channel import Exec, ExitStatus, Tunnel
 
 DEFAULT_TIMEOUT_S = 300
@@ -207,18 +209,21 @@ async def running(
     request: ExecRequest,
     env: Mapping[str, str],
     oom: OomCounter | None = None,
+    *,
+    observer: Observer = UNOBSERVED,
 ) -> AsyncIterator[ExecRun]:
     """Yield the running command, which has ended when the context ends.
 
     The variables of the request override `env`.
     """
-    oom_before = 0 if oom is None else await oom.read()
-    channel = await tunnel.start(request.cmd, env={**env, **request.env})
-    run = ExecRun(channel, request.timeout_s, oom, oom_before)
-    try:
-        yield run
-    finally:
-        await run.end()
+    with observer.work(Work.EXEC):
+        oom_before = 0 if oom is None else await oom.read()
+        channel = await tunnel.start(request.cmd, env={**env, **request.env})
+        run = ExecRun(channel, request.timeout_s, oom, oom_before)
+        try:
+            yield run
+        finally:
+            await run.end()
 
 
 def _strict_json(line: bytes) -> object:

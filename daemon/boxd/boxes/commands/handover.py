@@ -16,12 +16,14 @@ from box_guest.shared.sealing import HANDOVER, seal
 from boxd.boxes.commands.exec import ExecRun, exit_code
 from boxd.boxes.commands.output import shown_line
 from boxd.errors import Unavailable
+from boxd.observation import UNOBSERVED, Work
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from boxd.boxes.commands.exec import ExecRequest
     from boxd.boxes.presence.oom import OomCounter
+    from boxd.observation import Observer
     from boxd.secret import Secret
     from boxd.tunnel.channel import Exec, Tunnel
 
@@ -38,23 +40,26 @@ async def running_with(
     env: Mapping[str, str],
     own: Mapping[str, Secret],
     oom: OomCounter | None = None,
+    *,
+    observer: Observer = UNOBSERVED,
 ) -> AsyncIterator[ExecRun]:
     """Like `running`; the variables `own` override all others. Raises Unavailable."""
-    oom_before = 0 if oom is None else await oom.read()
-    channel = await tunnel.start_handover(env={**env, **request.env})
-    run = ExecRun(channel, request.timeout_s, oom, oom_before)
-    try:
-        frame = await _sealed(channel, tunnel.box_id, request.cmd, own)
+    with observer.work(Work.EXEC):
+        oom_before = 0 if oom is None else await oom.read()
+        channel = await tunnel.start_handover(env={**env, **request.env})
+        run = ExecRun(channel, request.timeout_s, oom, oom_before)
         try:
-            async with asyncio.timeout(HANDOVER_S):
-                await run.write(frame)
-        except TimeoutError:
-            raise Unavailable(
-                f"the box did not accept the token within {HANDOVER_S:g} s; try again"
-            ) from None
-        yield run
-    finally:
-        await run.end()
+            frame = await _sealed(channel, tunnel.box_id, request.cmd, own)
+            try:
+                async with asyncio.timeout(HANDOVER_S):
+                    await run.write(frame)
+            except TimeoutError:
+                raise Unavailable(
+                    f"the box did not accept the token within {HANDOVER_S:g} s; try again"
+                ) from None
+            yield run
+        finally:
+            await run.end()
 
 
 async def _sealed(channel: Exec, box_id: str, command: str, own: Mapping[str, Secret]) -> bytes:

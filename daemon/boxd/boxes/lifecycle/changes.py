@@ -21,6 +21,7 @@ from boxd.errors import AgentLost, BoxdError, NotFound, Unavailable, UnknownImag
 from boxd.model.box import BoxState
 from boxd.model.progress import SILENT
 from boxd.names.preview import also_reads_as
+from boxd.observation import Work, observed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,6 +82,7 @@ class Changes:
         defaults_of: Callable[[str], Defaults],
         previews: bool = False,
     ) -> None:
+        self.observer = collaborators.observer
         self._store = collaborators.store
         self._repository = collaborators.repository
         self._assembly = collaborators.assembly
@@ -205,6 +207,7 @@ class Changes:
         )
         return PlannedBox(box, settings.shortened, OTHER_DRIVE if elsewhere else "", base.id)
 
+    @observed(Work.CREATE)
     async def _make(
         self,
         plan: PlannedBox,
@@ -393,6 +396,7 @@ class Changes:
         await self.stop(box, f"{why}; {FROM_DISK}", why=reason)
         return await self._start(await self.present(box), detail, progress)
 
+    @observed(Work.REMOVE)
     async def destroy(self, box: Box, why: str = REMOVED) -> None:
         """Remove the row of a box, then the box.
 
@@ -412,6 +416,7 @@ class Changes:
             self._timers.retry_removal(box, error)
         _log.info("box removed", extra={"box": box.id})
 
+    @observed(Work.WAKE)
     async def _start(self, box: Box, detail: str, progress: Progress) -> Box:
         """Start a `suspended` or `failed` box from its memory or its disk."""
         if await self._assembly.is_lost(box):

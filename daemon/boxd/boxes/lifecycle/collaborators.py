@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from boxd.boxes.lifecycle.assembly import Assembly
     from boxd.boxes.timing.policy import Policy
     from boxd.clock import HostClock
+    from boxd.observation import Observer
     from boxd.store.interface import ControlStore
 
 
@@ -45,10 +46,16 @@ class Collaborators:
     feed: Feed
     expiry_notifier: ExpiryNotifier
     oom: OomReports
+    observer: Observer
 
     @classmethod
     def create(
-        cls, store: ControlStore, clock: HostClock, assembly: Assembly, policy: Policy
+        cls,
+        store: ControlStore,
+        clock: HostClock,
+        assembly: Assembly,
+        policy: Policy,
+        observer: Observer,
     ) -> Collaborators:
         """Create every collaborator that the caller does not pass in."""
         feed = Feed()
@@ -77,4 +84,5 @@ class Collaborators:
             feed=feed,
             expiry_notifier=ExpiryNotifier(feed, clock),
             oom=OomReports(),
+            observer=observer,
         )

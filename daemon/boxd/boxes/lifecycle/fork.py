@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from boxd.boxes.lifecycle.suspend import InUse
 from boxd.errors import BadRequest, Conflict
 from boxd.model.snapshot import snapshot_of
+from boxd.observation import Work, observed
 from boxd.secret import random_hex
 
 if TYPE_CHECKING:
@@ -36,12 +37,14 @@ class Forks:
     def __init__(
         self, collaborators: Collaborators, *, changes: Changes, snapshots: Snapshots, pins: Pins
     ) -> None:
+        self.observer = collaborators.observer
         self._locks = collaborators.locks
         self._clock = collaborators.clock
         self._changes = changes
         self._pins = pins
         self._snapshots = snapshots
 
+    @observed(Work.FORK)
     async def fork(self, base: Box, request: BoxRequest, progress: Progress) -> Box:
         """Create a running box from the current state of a box; a suspended base stays suspended.
 
@@ -68,6 +71,7 @@ class Forks:
         finally:
             await self._snapshots.drop(state.id)
 
+    @observed(Work.FORK)
     async def fork_snapshot(self, base: Snapshot, request: BoxRequest, progress: Progress) -> Box:
         """Create a running box from a snapshot; see `fork`."""
         self._snapshots.check_able()

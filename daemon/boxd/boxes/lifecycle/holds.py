@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from boxd.boxes.presence.attachments import PROXIED, Hold
 from boxd.boxes.presence.expiry import ending
 from boxd.boxes.presence.oom import OomCounter
-from boxd.errors import InvalidKey
+from boxd.errors import Confidential, Conflict, InvalidKey
+from boxd.observation import UNOBSERVED
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from boxd.boxes.state.requests import BoxRequest
     from boxd.errors import BoxdError
     from boxd.model.box import Box
+    from boxd.observation import Observer
     from boxd.tasks import BackgroundTasks
     from boxd.tunnel.channel import Tunnel
 
@@ -68,6 +70,7 @@ class Attachment:
     hold: Hold
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     oom: OomCounter | None = field(default=None, repr=False)
+    observer: Observer = UNOBSERVED
 
     @property
     def lost(self) -> str:
@@ -85,6 +88,7 @@ class Holds:
         changes: Changes,
         tasks: BackgroundTasks,
     ) -> None:
+        self._observer = collaborators.observer
         self._clock = collaborators.clock
         self._store = collaborators.store
         self._assembly = collaborators.assembly
@@ -135,7 +139,8 @@ class Holds:
         """Yield the attachment of a counted hold; release the hold when the context ends."""
         try:
             tunnel = await self._assembly.tunnels.get(box.id)
-            yield Attachment(box, tunnel, hold, oom=OomCounter(self._assembly.backend, box))
+            oom = OomCounter(self._assembly.backend, box)
+            yield Attachment(box, tunnel, hold, oom=oom, observer=self._observer)
         finally:
             self.release(hold, box)
 
@@ -155,3 +160,17 @@ class Holds:
             unheld = self._attachments.count(box.id) == 0
             if unheld and await self._store.box(box.id) is not None:
                 await self._changes.destroy(box)
+
+
+def check_way_in(box: Box, hold: Hold | None, relay_key: str | None) -> None:
+    """Check that a hold uses the permitted way to the box.
+
+    A confidential box accepts only connections through its own SSH server. Any other box cannot
+    become confidential later. Raises Confidential or Conflict.
+    """
+    if hold is None:
+        return
+    if box.confidential and relay_key is None:
+        raise Confidential(f"box {box.ref} is confidential: connect with {box.relayed}")
+    if relay_key is not None and not box.confidential:
+        raise Conflict(f"box {box.ref} is not confidential; use a new name")

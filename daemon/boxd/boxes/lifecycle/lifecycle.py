@@ -25,8 +25,9 @@ from boxd.boxes.lifecycle.copies import Copies
 from boxd.boxes.lifecycle.dialling import dial
 from boxd.boxes.lifecycle.drives import BoxDrives
 from boxd.boxes.lifecycle.due_actions import DueActions
+from boxd.boxes.lifecycle.figures import Figures
 from boxd.boxes.lifecycle.fork import Forks
-from boxd.boxes.lifecycle.holds import Holds
+from boxd.boxes.lifecycle.holds import Holds, check_way_in
 from boxd.boxes.lifecycle.pending_removals import BeingRemoved
 from boxd.boxes.lifecycle.pins import Pins
 from boxd.boxes.lifecycle.prepared import PreparedBoxes
@@ -40,10 +41,11 @@ from boxd.boxes.presence.usage import UsageSampler
 from boxd.boxes.state.requests import BoxRequest
 from boxd.boxes.state.settings import Defaults
 from boxd.boxes.timing.policy import SHIPPED, Policy
-from boxd.errors import BoxdError, Confidential, Conflict
+from boxd.errors import BoxdError
 from boxd.model.box import Box, BoxState
 from boxd.model.progress import SILENT
 from boxd.model.view import Use
+from boxd.observation import UNOBSERVED, Work
 from boxd.tasks import BackgroundTasks
 
 if TYPE_CHECKING:
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     from boxd.model.progress import Progress
     from boxd.model.snapshot import Snapshot
     from boxd.names.spec import BoxSpec
+    from boxd.observation import Observer
     from boxd.store.interface import ControlStore
     from boxd.tunnel.presence import Presence
     from boxd.tunnel.stream import ByteStream
@@ -100,11 +103,14 @@ class Lifecycle:
         clock: HostClock,
         limits: Limits,
         options: LifecycleOptions,
+        observer: Observer = UNOBSERVED,
     ) -> None:
         self.host, self.source_addresses = limits.host, limits.source_addresses
         self.usage = UsageSampler(assembly.backend, clock)
         self._tasks = BackgroundTasks()
-        self._collaborators = shared = Collaborators.create(store, clock, assembly, options.policy)
+        self._collaborators = shared = Collaborators.create(
+            store, clock, assembly, options.policy, observer
+        )
         self._limits, self._options = limits, options
         self._store, self._assembly, self._locks = store, assembly, shared.locks
         self._timers, self.activity = shared.timers, shared.activity
@@ -114,11 +120,13 @@ class Lifecycle:
         self._sleep = Sleep(shared)
         self.templates = Templates(shared, on=options.templates)
         self._prepared = PreparedBoxes(shared, self.templates, most=options.prepared)
+        admission = Admission(store, shared.locks, limits, global_names=options.global_names)
+        self.figures = Figures(shared, admission)
         self._changes = Changes(
             shared,
             sleep=self._sleep,
             catalog=catalog,
-            admission=Admission(store, shared.locks, limits, global_names=options.global_names),
+            admission=admission,
             copies=Copies(shared, self.templates, self._prepared),
             defaults_of=self._defaults_of,
             previews=options.previews,
@@ -237,7 +245,7 @@ class Lifecycle:
                     request, progress, relay_key=relay_key or "", old=box
                 )
             else:
-                _check_way_in(box, hold, relay_key)
+                check_way_in(box, hold, relay_key)
                 box = await self._changes.renew(box, request, progress)
                 box = await self._changes.wake(box, progress)
             if hold is not None:
@@ -271,7 +279,7 @@ class Lifecycle:
     ) -> Box:
         async with self._locks.box(box):
             box = await self._changes.present(box)
-            _check_way_in(box, hold, relay_key)
+            check_way_in(box, hold, relay_key)
             box = await self._changes.wake(box, progress)
             if hold is not None:
                 self._holds.count(hold, box)
@@ -362,7 +370,8 @@ class Lifecycle:
                 work = self._wake(target, progress, hold, request.relay_key)
             else:
                 work = self._ensure_running(target.resolved(), progress, hold, request.relay_key)
-            box = await self._shielded(work, hold)
+            with self._collaborators.observer.work(Work.ATTACH):
+                box = await self._shielded(work, hold)
             async with self._holds.attachment(box, hold) as attachment:
                 yield attachment
 
@@ -472,20 +481,6 @@ class Lifecycle:
         task.add_done_callback(lambda done: _log_failure(done, unseen=started.done()))
         await asyncio.wait({task, started}, return_when=asyncio.FIRST_COMPLETED)
         return task.result() if task.done() else started.result()
-
-
-def _check_way_in(box: Box, hold: Hold | None, relay_key: str | None) -> None:
-    """Check that a hold uses the permitted way to the box.
-
-    A confidential box accepts only connections through its own SSH server. Any other box cannot
-    become confidential later. Raises Confidential or Conflict.
-    """
-    if hold is None:
-        return
-    if box.confidential and relay_key is None:
-        raise Confidential(f"box {box.ref} is confidential: connect with {box.relayed}")
-    if relay_key is not None and not box.confidential:
-        raise Conflict(f"box {box.ref} is not confidential; use a new name")
 
 
 def _log_failure(start: asyncio.Task[Box], *, unseen: bool) -> None:

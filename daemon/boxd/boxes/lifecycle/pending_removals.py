@@ -37,6 +37,11 @@ class PendingRemovals:
         self._pending: Counter[str] = Counter()
         self._work: dict[str, set[asyncio.Timeout]] = {}
 
+    @property
+    def total(self) -> int:
+        """Number of announced removals."""
+        return self._pending.total()
+
     def has(self, box: Box) -> bool:
         """Return whether the removal of the box is announced."""
         return self._pending[box.id] > 0

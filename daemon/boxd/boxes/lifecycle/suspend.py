@@ -45,6 +45,7 @@ from boxd.boxes.lifecycle.pending_removals import BeingRemoved
 from boxd.boxes.presence.oom import OomCounter
 from boxd.errors import BoxdError, Conflict, DiskFull, MemoryLost, Unavailable, Unsupported
 from boxd.model.box import BoxState
+from boxd.observation import Work, observed
 
 if TYPE_CHECKING:
     from boxd.boxes.lifecycle.collaborators import Collaborators
@@ -86,6 +87,7 @@ class Sleep:
     """Suspends and resumes boxes. Holds no state; callers hold the box's lock."""
 
     def __init__(self, collaborators: Collaborators) -> None:
+        self.observer = collaborators.observer
         self._store = collaborators.store
         self._repository = collaborators.repository
         self._assembly = collaborators.assembly
@@ -144,6 +146,7 @@ class Sleep:
                 "run in the box: box-guest workspace umount"
             )
 
+    @observed(Work.SUSPEND)
     async def suspend(self, box: Box, *, unasked: bool = False, detail: str = "") -> Box:
         """Change a running box to `suspended`, with its memory. Callers run `check` first.
 

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from boxd.boxes.limits.source_addresses import SourceAddresses
 from boxd.errors import Forbidden
 from boxd.names.words import shown
+from boxd.observation import Waiting
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import AsyncIterator, Callable
 
     from boxd.boxes.limits.host import HostLimits
@@ -35,7 +37,7 @@ class Limits:
 
 
 class Admission:
-    """Admits new running boxes within the limits. Holds no state.
+    """Admits new running boxes within the limits. Its only state counts waiting tasks.
 
     `global_names`: a name in the default workspace belongs to one owner at a time.
 
@@ -50,6 +52,8 @@ class Admission:
         self._locks = locks
         self._limits = limits
         self._global_names = global_names
+        self.waiting = Waiting()
+        """The tasks that wait for their turn."""
 
     @asynccontextmanager
     async def room(self, box: Box, *, new: bool, old: Box | None = None) -> AsyncIterator[None]:
@@ -59,7 +63,7 @@ class Admission:
         Forbidden if the name of a new box belongs to another owner. Raises QuotaExceeded with the
         limit of the owner or of the source address, and Unavailable with the limit of the host.
         """
-        async with self._locks.sums():
+        async with self._counted(self._locks.sums()):
             tier = self._limits.tier_of(box.owner)
             if new and box.workspace is not None:
                 present = await self._store.workspaces(box.owner)
@@ -75,6 +79,16 @@ class Admission:
                 self._limits.host.check(others, mem_mb=box.mem_mb)
             self._limits.source_addresses.start(box, others, tier)
             yield
+
+    @asynccontextmanager
+    async def _counted(self, lock: asyncio.Lock) -> AsyncIterator[None]:
+        """Hold the lock; count the time before as waiting."""
+        with self.waiting:
+            await lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
 
 
 def _check_name(box: Box, others: list[Box]) -> None:

@@ -79,6 +79,11 @@ class Attachments:
         """Return the number of holds of the box."""
         return len(self._holds.get(box_id, ()))
 
+    @property
+    def total(self) -> int:
+        """Number of all holds."""
+        return sum(map(len, self._holds.values()))
+
     def held(self) -> set[str]:
         """Return the ids of the boxes with a hold."""
         return set(self._holds)

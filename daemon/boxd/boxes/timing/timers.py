@@ -113,6 +113,11 @@ class Timers:
         """Return the current rows of all boxes."""
         return list(self._boxes.values())
 
+    @property
+    def retries(self) -> tuple[int, int]:
+        """Number of boxes to remove again, and of boxes to settle again."""
+        return len(self._half_removed), len(self._unsettled)
+
     def due(self, box: Box) -> Due | None:
         """Return the next automatic action on the box, or None."""
         return self._due(box, Now.read(self._clock))

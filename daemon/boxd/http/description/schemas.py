@@ -19,6 +19,11 @@ _ENCODED: Json = {"type": "string", "pattern": "%[89A-F][0-9A-F]"}
 """Percent-encoded bytes, of which at least one is not ASCII."""
 
 
+def _closed(about: str, fields: dict[str, Json], *optional: str) -> Json:
+    """Return an object like `record` that has no other fields."""
+    return {**record(about, fields, *optional), "additionalProperties": False}
+
+
 _STATE = described(
     {"type": "string", "enum": [state.value for state in BoxState]}, "The state, as `ls` shows it."
 )
@@ -75,13 +80,15 @@ _BOX: dict[str, Json] = {
 
 COMMAND_ID = "^[0-9a-f]{16}$"
 """Pattern of the ids of background commands."""
+_TIMEOUT: Json = {"type": "integer", "minimum": 1, "maximum": MAX_TIMEOUT_S, "default": 300}
 _CMD = described(
-    {"type": "string", "minLength": 1}, "The command; the login shell of the box runs it."
+    {"type": "string", "minLength": 1, "pattern": r"^[^\u0000]+$"},
+    "The command; the login shell of the box runs it.",
 )
 _ENV: Json = {
     "type": "object",
     "propertyNames": {"pattern": "^[A-Za-z_][A-Za-z0-9_]*$"},
-    "additionalProperties": TEXT,
+    "additionalProperties": {"type": "string", "pattern": r"^[^\u0000]*$"},
     "maxProperties": 256,
 }
 
@@ -151,17 +158,33 @@ SCHEMAS: dict[str, Json] = {
             "uri": TEXT,
         },
     ),
+    "ExecBody": _closed(
+        "A command with its whole standard input.",
+        {
+            "cmd": _CMD,
+            "env": _ENV,
+            "timeout_s": or_null(_TIMEOUT),
+            "stdin": described(TEXT, "The standard input, as text."),
+        },
+        "env",
+        "timeout_s",
+        "stdin",
+    ),
+    "BatchEvent": record(
+        "One event of a batch. `stdout` and `stderr` carry the JSON `{box, data}` with base64,"
+        " `exit` carries `{box, code}`, and `failed` carries `{box, status, error}`. The last event"
+        " is `done`.",
+        {
+            "event": {"type": "string", "enum": ["stdout", "stderr", "exit", "failed", "done"]},
+            "data": TEXT,
+        },
+    ),
     "ExecHeader": record(
         "The first line of an exec body.",
         {
             "cmd": _CMD,
             "env": _ENV,
-            "timeout_s": {
-                "type": "integer",
-                "minimum": 1,
-                "maximum": MAX_TIMEOUT_S,
-                "default": 300,
-            },
+            "timeout_s": _TIMEOUT,
         },
         "env",
         "timeout_s",
@@ -184,7 +207,7 @@ SCHEMAS: dict[str, Json] = {
         " number after a signal.",
         {"exit_code": COUNT, "stdout": BASE64, "stderr": BASE64, "duration_ms": COUNT},
     ),
-    "NewCommand": record(
+    "NewCommand": _closed(
         "A background command to start.",
         {
             "cmd": _CMD,
@@ -253,7 +276,7 @@ SCHEMAS: dict[str, Json] = {
         },
         "id",
     ),
-    "Signal": record("A signal to send.", {"signal": {"type": "string", "enum": list(SIGNALS)}}),
+    "Signal": _closed("A signal to send.", {"signal": {"type": "string", "enum": list(SIGNALS)}}),
     "FileEvent": record(
         "One event of a file watch. `change` carries the JSON `{path, kind, is_dir}`, and `from`,"
         " the former path, if the kind is `moved`. `overflow` says that changes were lost. The last"

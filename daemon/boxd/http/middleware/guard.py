@@ -18,6 +18,7 @@ from boxd.http.requests.errors import Refusal, answer_for, internal_error, metho
 from boxd.http.requests.exchange import CLOSE, RECORD, Exchange
 from boxd.http.requests.headers import framing_problem
 from boxd.http.requests.websocket import INTERNAL, Socket, close_code
+from boxd.observation import UNOBSERVED, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,11 +26,23 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from boxd.http.requests.exchange import Record
+    from boxd.observation import Observer
 
 SERVED_METHODS = "GET, HEAD, POST, PUT, DELETE"
 LOGGED_METHOD = 24
 """Maximum length of a method in the access log, in characters. A client can send a method that is
 as long as a whole head."""
+WEBSOCKET = "WS"
+"""The method of a WebSocket in logs and for observers."""
+OBSERVED_METHODS = frozenset(
+    ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", WEBSOCKET]
+)
+"""Methods that observers see. A client can invent others, which are `OTHER_METHOD`."""
+OTHER_METHOD = "OTHER"
+NO_STATUS = "none"
+"""The status of a request without a response."""
+MAX_TRACE_PARENT = 128
+"""Maximum length of a `traceparent` header, in bytes."""
 _access = logging.getLogger("boxd.http.access")
 _log = logging.getLogger("boxd.http")
 
@@ -37,10 +50,16 @@ _log = logging.getLogger("boxd.http")
 class Guard:
     """ASGI middleware around the whole application."""
 
-    def __init__(self, app: ASGIApp, named: Callable[[str], str] = str) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        named: Callable[[str], str] = str,
+        observer: Observer = UNOBSERVED,
+    ) -> None:
         """`named` inserts the name of the SSH server into error texts that refer to it."""
         self._app = app
         self._named = named
+        self._observer = observer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request or one WebSocket."""
@@ -51,7 +70,7 @@ class Guard:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send)
-        with _logged(scope["method"], exchange):
+        with self._observed(scope, exchange), _logged(scope["method"], exchange):
             try:
                 _check(scope)
                 await self._app({**scope, RECORD: exchange}, exchange.receive, exchange.send)
@@ -63,7 +82,7 @@ class Guard:
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         socket = Socket(scope, receive, send)
         await receive()  # the handshake; `Socket.next` reads the rest
-        with _logged("WS", socket):
+        with self._observed(scope, socket), _logged(WEBSOCKET, socket):
             try:
                 _check_framing(scope)
                 await self._app({**scope, RECORD: socket}, receive, send)
@@ -72,6 +91,26 @@ class Guard:
             except Exception as error:
                 with suppress(ClientGone):  # the client disconnected before the response
                     await _close_failed(socket, error, self._named)
+
+    @contextmanager
+    def _observed(self, scope: Scope, record: Record) -> Iterator[None]:
+        """Report the request to the observer, with its route and its status."""
+        with self._observer.work(Work.HTTP, parent=_trace_parent(scope)) as observation:
+            try:
+                yield
+            finally:
+                method = scope.get("method", WEBSOCKET)
+                shown_method = method if method in OBSERVED_METHODS else OTHER_METHOD
+                status = str(record.status) if record.status else NO_STATUS
+                observation.end_as(f"{shown_method} {record.route}", status)
+
+
+def _trace_parent(scope: Scope) -> str:
+    """Return the `traceparent` header of a request, or "" without a single valid-sized one."""
+    values = [value for name, value in scope["headers"] if name == b"traceparent"]
+    if len(values) != 1 or len(values[0]) > MAX_TRACE_PARENT:
+        return ""
+    return str(values[0].decode("latin-1"))
 
 
 @contextmanager

@@ -50,6 +50,10 @@ class Body:
                 return bytes(data)
         return None
 
+    def put_back(self, data: bytes) -> None:
+        """Make `data` the next bytes of the body; all earlier bytes have been read."""
+        self._pending = data
+
     async def line(self, limit: int) -> bytes | None:
         """Return the bytes before the first LF, or before the end; None above `limit` bytes.
 

@@ -133,3 +133,9 @@ def query_flag(query: bytes, name: str, *, default: bool) -> bool:
 def media_type(value: bytes | None) -> str:
     """Return the type of a Content-Type value in lower case, without parameters; "" for None."""
     return (value or b"").split(b";")[0].strip().decode("latin-1").lower()
+
+
+def accepts_text(lines: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Return whether `Accept` names `text/plain`, and neither events nor JSON."""
+    names = {media_type(part) for part in (header(lines, b"accept") or b"").split(b",")}
+    return "text/plain" in names and not names & {"text/event-stream", "application/json"}

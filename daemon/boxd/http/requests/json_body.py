@@ -35,7 +35,11 @@ async def read_json(scope: Scope, receive: Receive, form: type[Form]) -> Form:
     Raises Refusal (415) for another media type and (408) for a client that pauses, TooLarge,
     BadRequest with the wrong field, and ClientGone.
     """
-    data = await read_body(scope, receive)
+    return parse_json(await read_body(scope, receive), form)
+
+
+def parse_json(data: bytes, form: type[Form]) -> Form:
+    """Return a JSON text as a `form`; no text counts as `{}`. Raises BadRequest."""
     try:
         return msgspec.json.decode(data or _EMPTY, type=form)
     except msgspec.ValidationError as error:

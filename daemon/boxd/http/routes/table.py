@@ -32,7 +32,7 @@ from boxd.http.routes.account import (
     workspaces,
 )
 from boxd.http.routes.boxes import boxes, files, ports, power, shares, snapshots
-from boxd.http.routes.commands import background, command_streams, term, watch
+from boxd.http.routes.commands import background, batch, command_streams, term, watch
 from boxd.http.routes.commands import exec as exec_api
 from boxd.http.routes.route import StreamRoute
 
@@ -67,6 +67,7 @@ JSON_ROUTES = (
 """Every JSON route."""
 STREAM_OPERATIONS = {
     exec_api.TEMPLATE: exec_api.OPERATIONS,
+    batch.TEMPLATE: batch.OPERATIONS,
     files.TEMPLATE: files.OPERATIONS,
     command_streams.OUTPUT_TEMPLATE: command_streams.OUTPUT_OPERATIONS,
     command_streams.STDIN_TEMPLATE: command_streams.STDIN_OPERATIONS,
@@ -89,6 +90,7 @@ def stream_routes(
     reads = ("GET", "HEAD")
     methods = (*reads, "PUT", "DELETE")
     routes = [
+        StreamRoute(batch.TEMPLATE, batch.BatchEndpoint(operations), ("POST",)),
         StreamRoute(exec_api.TEMPLATE, exec_api.ExecEndpoint(operations), ("POST",)),
         StreamRoute(files.TEMPLATE, files.BoxFilesEndpoint(operations), files.METHODS),
         StreamRoute(

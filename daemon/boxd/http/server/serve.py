@@ -80,6 +80,10 @@ class ApiServer:
             self._task.result()
         return Address(address.host, listener.getsockname()[1])
 
+    def connections(self) -> int:
+        """Return the number of open connections."""
+        return 0 if self._server is None else len(self._server.server_state.connections)
+
     async def close(self) -> None:
         """Stop listening, wait up to 10 s for requests in progress, then abort them. Idempotent."""
         if self._server is None or self._task is None:

@@ -17,6 +17,7 @@ from boxd.mcp import resources
 from boxd.mcp.messages.single_cancel import run_with_single_cancel
 from boxd.mcp.tools.params import check_arguments
 from boxd.mcp.tools.tool import Call
+from boxd.observation import Work
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -106,7 +107,8 @@ class Session:
         share: Share,
     ) -> dict[str, Any]:
         reporter = ProgressReporter(progress)
-        with unexpected_errors_logged():
+        observing = self.operations.observer.work(Work.MCP_CALL, tool.name)
+        with observing, unexpected_errors_logged():
             async with reporter.sending():
                 call = Call(self.principal, self.operations, args, reporter.report, share.take)
                 return await tool.run(call)

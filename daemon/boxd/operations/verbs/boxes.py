@@ -73,6 +73,7 @@ VERBS: tuple[Verb, ...] = (
         about="run commands in a box, open its terminal, read and write its files",
         http=(
             "POST /v1/exec/{spec...}",
+            "POST /v1/batch/exec",
             "GET /v1/boxes/{box}/term",
             "GET /v1/boxes/{ref}/files/{path...}",
             "PUT /v1/boxes/{ref}/files/{path...}",

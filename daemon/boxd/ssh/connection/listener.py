@@ -76,6 +76,10 @@ class SshListener:
         """The public host key, one line in OpenSSH form."""
         return self._key.export_public_key().decode().strip()
 
+    def numbers(self) -> tuple[int, int]:
+        """Return the numbers of open connections and of open channels."""
+        return len(self._state.connections), self._state.channels
+
     async def start(self) -> None:
         """Open the port. Raises Unavailable if the address cannot be bound."""
         bound = self._state.settings.bound

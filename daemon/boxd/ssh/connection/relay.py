@@ -122,6 +122,8 @@ class RelaySession(Session):
     channel's window limits the rest.
     """
 
+    kind = "session"
+
     def __init__(
         self, tasks: BackgroundTasks, on_closed: Callable[[], None], attach: Attach
     ) -> None:

@@ -25,6 +25,7 @@ from box_guest.shared.farewell import disconnect
 from box_guest.shared.wire import send_no_padding
 from boxd.errors import BoxdError, Forbidden, Unsupported
 from boxd.names.words import escaped
+from boxd.observation import Event, Work
 from boxd.ssh.admin.console import run_audited
 from boxd.ssh.cli import registry
 from boxd.ssh.cli.command import Endpoint, Result
@@ -68,6 +69,12 @@ CHANNELS_PER_CONNECTION = 64
 _STOPPING = "the service is stopping; connect again in a moment"
 """The reason that clients print when the listener closes."""
 
+_FAILURES = {
+    Penalty.FAILED_AUTH: Event.SSH_AUTH_FAILED,
+    Penalty.NO_AUTH: Event.SSH_NO_AUTH,
+    Penalty.MALFORMED: Event.SSH_MALFORMED,
+    Penalty.GRACE_EXCEEDED: Event.SSH_GRACE_EXCEEDED,
+}
 _log = logging.getLogger(__name__)
 
 
@@ -77,6 +84,7 @@ class ServerConnection(asyncssh.SSHServer):
     def __init__(self, listener: ListenerState) -> None:
         self.tasks = BackgroundTasks()
         self._listener = listener
+        self._observer = listener.operations.observer
         self._auth = Authentication(listener.settings.administrators)
         self._slot: Slot | None = None
         self._close_callbacks: set[Callable[[], None]] = set()
@@ -99,11 +107,13 @@ class ServerConnection(asyncssh.SSHServer):
         if not self._listener.draining:
             self._slot = self._listener.limits.admit(address, self._make_room)
         if self._slot is not None:
+            self._observer.event(Event.SSH_CONNECTION)
             self._message_limits = MessageLimits(conn)
             Backpressure(conn)
             send_no_padding(conn)
             self._listener.connections.add(self)
         else:
+            self._observer.event(Event.SSH_LIMITED)
             _log.debug("connection from %s dropped by a limit", address)
             conn.abort()
 
@@ -114,7 +124,10 @@ class ServerConnection(asyncssh.SSHServer):
         for callback in list(self._close_callbacks):
             callback()  # asyncssh does not report the end to a channel that is still opening
         if self._slot is not None:
-            self._listener.limits.release(self._slot, self._penalty(exc))
+            penalty = self._penalty(exc)
+            if self._auth.principal is None:
+                self._observer.event(_FAILURES[penalty])
+            self._listener.limits.release(self._slot, penalty)
 
     def begin_auth(self, username: str) -> bool:
         """Require authentication for every user name."""
@@ -178,6 +191,11 @@ class ServerConnection(asyncssh.SSHServer):
         return chan, cast("Session", self._session(chan))
 
     async def _session(self, chan: asyncssh.SSHServerChannel[bytes]) -> Session:
+        session = self._new_session(chan)
+        session.observer = self._observer
+        return session
+
+    def _new_session(self, chan: asyncssh.SSHServerChannel[bytes]) -> Session:
         if self._sessions >= SESSIONS_PER_CONNECTION:
             raise asyncssh.ChannelOpenError(
                 OPEN_RESOURCE_SHORTAGE,
@@ -245,7 +263,8 @@ class ServerConnection(asyncssh.SSHServer):
             text = escaped(str(error or self._route_error()))
             raise asyncssh.ChannelOpenError(OPEN_ADMINISTRATIVELY_PROHIBITED, text)
         on_closed = self._count_channel(is_session=False)
-        return await Forwarder(self.tasks, self._attach_to(target), why).open(dial, on_closed)
+        with self._observer.work(Work.SSH_CHANNEL, why):
+            return await Forwarder(self.tasks, self._attach_to(target), why).open(dial, on_closed)
 
     def _attach_to(self, target: Target) -> Attach:
         """Return the function that attaches to a box and counts the box for the connection."""

@@ -10,17 +10,19 @@ import functools
 import logging
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Concatenate, ParamSpec, Protocol, TypeVar
 
 import asyncssh
 
 from boxd.errors import BoxdError
 from boxd.names.words import escaped
+from boxd.observation import UNOBSERVED, Work
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Mapping
 
+    from boxd.observation import Observer
     from boxd.tasks import BackgroundTasks
 
     Channel = asyncssh.SSHServerChannel[bytes]
@@ -89,10 +91,15 @@ class Session(asyncssh.SSHServerSession[bytes]):
         self._task: asyncio.Task[None] | None = None
         self._exit: Exit | None = None
         self.chan: Channel
+        self.observer: Observer = UNOBSERVED
+        """Receives a report about the work of the channel."""
         self.closed = False
         """Whether the channel is closed. asyncssh fails if a closed channel resumes reading."""
         self.pty = False
         """Whether the client asked for a terminal."""
+
+    kind: ClassVar[str]
+    """The kind of channel, for the observer."""
 
     async def run(self) -> Exit:
         """Do the work of the channel. A BoxdError is written to stderr; the status is then 255."""
@@ -178,7 +185,9 @@ class Session(asyncssh.SSHServerSession[bytes]):
 
     async def _work(self) -> None:
         try:
-            self.finish(await self.run())
+            with self.observer.work(Work.SSH_CHANNEL, self.kind):
+                end = await self.run()
+            self.finish(end)
         except BoxdError as error:
             self.write_stderr_line(str(error))
             self.finish(Exit(ERROR_STATUS))

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 class TextSession(Session):
     """Runs one command of a console."""
 
+    kind = "console"
+
     def __init__(
         self, tasks: BackgroundTasks, on_closed: Callable[[], None], answer: Answer
     ) -> None:
@@ -94,6 +96,8 @@ class TextSession(Session):
 
 class RefusalSession(Session):
     """Writes an error to stderr and ends with status 255."""
+
+    kind = "refusal"
 
     def __init__(
         self, tasks: BackgroundTasks, on_closed: Callable[[], None], error: BoxdError

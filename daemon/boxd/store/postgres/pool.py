@@ -7,18 +7,23 @@ statements must be idempotent, as boxd.store.interface requires.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import fields
+import re
+from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
 import asyncpg
 
 from boxd.errors import Unavailable
+from boxd.observation import UNOBSERVED, Waiting, Work
 from boxd.store.migrate import migrate
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from _typeshed import DataclassInstance
+
+    from boxd.observation import Observer
 
     _Base = asyncpg.Connection[asyncpg.Record]
 else:
@@ -40,6 +45,19 @@ _RETRYABLE = (
 """The server is unavailable or shuts down, so the statement is retried."""
 
 
+_TABLE = re.compile(r"\bboxd\.(\w+)")
+
+
+@dataclass(frozen=True, slots=True)
+class PoolUse:
+    """Connections of a pool, and statements that wait for one."""
+
+    limit: int
+    busy: int
+    idle: int
+    waiting: int
+
+
 class _Connection(_Base):
     """A connection that returns to the pool without a round trip to the server."""
 
@@ -55,11 +73,29 @@ class PostgresPool:
     Its only state across awaits is the pool, which `start` creates and `close` closes.
     """
 
-    def __init__(self, dsn: str, *, connections: int = 4, deadline: float = 20.0) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        connections: int = 4,
+        deadline: float = 20.0,
+        observer: Observer = UNOBSERVED,
+    ) -> None:
         self._dsn = dsn
         self._connections = connections
         self._deadline = deadline
+        self._observer = observer
+        self._statements = Waiting()
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
+
+    @property
+    def use(self) -> PoolUse:
+        """The connections and statements of the pool now."""
+        pool, statements = self._pool, self._statements.count
+        if pool is None:
+            return PoolUse(self._connections, 0, 0, 0)
+        size, idle = pool.get_size(), pool.get_idle_size()
+        return PoolUse(self._connections, size - idle, idle, max(0, statements - self._connections))
 
     async def start(self) -> None:
         """Connect and migrate the schema. Raises Unavailable if the server does not answer."""
@@ -94,10 +130,10 @@ class PostgresPool:
             pool.terminate()
 
     async def _execute(self, query: str, *values: object) -> None:
-        await self._retry(lambda: self._started.execute(query, *values))
+        await self._run(query, lambda: self._started.execute(query, *values))
 
     async def _rows(self, query: str, *values: object) -> list[asyncpg.Record]:
-        return await self._retry(lambda: self._started.fetch(query, *values))
+        return await self._run(query, lambda: self._started.fetch(query, *values))
 
     async def _row(
         self,
@@ -121,13 +157,18 @@ class PostgresPool:
                 row = await self._started.fetchrow(retry_query, *(retry_values or values))
             return row
 
-        return await self._retry(attempt)
+        return await self._run(query, attempt)
 
     @property
     def _started(self) -> asyncpg.Pool[asyncpg.Record]:
         if self._pool is None:
             raise Unavailable("the control database is not connected")
         return self._pool
+
+    async def _run(self, query: str, attempt: Callable[[], Awaitable[_T]]) -> _T:
+        """Run `attempt`, which executes `query`, as `_retry` does, and report it."""
+        with self._statements, self._observer.work(Work.QUERY, summary(query)):
+            return await self._retry(attempt)
 
     async def _retry(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
         """Run `attempt` until it succeeds. Raises Unavailable after the deadline."""
@@ -146,6 +187,14 @@ class PostgresPool:
                     ) from error
             await asyncio.sleep(pause)
             pause = min(pause * 2, 1.0)
+
+
+@lru_cache(maxsize=256)
+def summary(query: str) -> str:
+    """Return the verb and the first table of a statement, such as `select box`."""
+    table = _TABLE.search(query)
+    verb = query.split(maxsplit=1)[0].lower()
+    return verb if table is None else f"{verb} {table[1]}"
 
 
 def insertion(table: str, record: type[DataclassInstance]) -> str:

@@ -28,14 +28,20 @@ def own(processes: list[str]) -> set[str]:
 
 
 def kill_all(daemon: Daemon) -> None:
-    """Ends every process of a daemon, and the daemon first."""
-    daemon.end(signal.SIGKILL)
+    """Kill every process of a daemon at once: none of them sees another one end."""
     inside = f"{daemon.state}/"
+    processes = []
     for process in psutil.process_iter(["cmdline", "cwd"]):
         words = [*(process.info["cmdline"] or []), f"{process.info['cwd']}/"]
         if any(inside in word for word in words):
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+            processes.append(process)
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.suspend()
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    daemon.end(signal.SIGKILL)
     until(lambda: not daemon.processes(), 30)
 
 

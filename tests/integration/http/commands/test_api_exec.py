@@ -205,7 +205,7 @@ async def test_specs_that_make_no_box(web: Web, path: str, status: int) -> None:
     ("headers", "body"),
     [
         ({}, b"true"),
-        ({"content-type": "application/json"}, b'{"cmd": "true"}'),
+        ({"content-type": "application/xml"}, b'{"cmd": "true"}'),
         (PLAIN, b""),
         (PLAIN, b"a\0b"),
         (PLAIN, b"\xff\xfe"),

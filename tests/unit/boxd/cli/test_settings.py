@@ -208,3 +208,10 @@ def test_dsn_comes_from_a_private_file_only(tmp_path: Path) -> None:
         parsed("--meta-dsn-file", str(file), "--meta-dsn", "postgresql://db/boxd")
     with pytest.raises(BadRequest, match="No such file"):
         parsed("--meta-dsn-file", str(tmp_path / "absent"))
+
+
+def test_flags_of_a_group_set_only_their_fields() -> None:
+    config = parsed("--metrics-addr", "127.0.0.1:9464", "--log-format", "json")
+    assert config.telemetry.metrics_addr == Address("127.0.0.1", 9464)
+    assert config.telemetry.log_format == "json"
+    assert config.telemetry.trace_endpoint is None

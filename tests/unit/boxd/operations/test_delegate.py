@@ -11,6 +11,7 @@ import pytest
 from boxd.boxes.state.requests import BoxAccess
 from boxd.errors import Confidential, Conflict, Unavailable
 from boxd.model.delegated import Task
+from boxd.observation import UNOBSERVED
 from boxd.operations import delegate
 from boxd.secret import Secret
 from tests.harness.simulation.world import ALICE, World
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from boxd.boxes.commands.exec import ExecRequest
+    from boxd.observation import Observer
     from tests.plugins.strict_logs import AssertLogs
 
 
@@ -39,8 +41,11 @@ class Waiting:
         env: Mapping[str, str],
         own: Mapping[str, Secret],
         _oom: object,
+        *,
+        observer: Observer,
     ) -> AsyncIterator[Waiting]:
         """In the place of `boxes.handover.running_with`."""
+        assert observer is UNOBSERVED
         self.env, self.own = {**env, **request.env}, dict(own)
         yield self
 

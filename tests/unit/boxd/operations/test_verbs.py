@@ -19,7 +19,7 @@ from boxd.boxes.state.interface import Catalog
 from boxd.http.proxy import proxy
 from boxd.http.routes import mcp, wrk
 from boxd.http.routes.boxes import files
-from boxd.http.routes.commands import command_streams, term, watch
+from boxd.http.routes.commands import batch, command_streams, term, watch
 from boxd.http.routes.commands import exec as exec_api
 from boxd.http.routes.table import JSON_ROUTES, STREAM_OPERATIONS
 from boxd.mcp.resources import STATIC_RESOURCES, TEMPLATES, read_resource
@@ -64,6 +64,8 @@ def families() -> dict[str, type]:
     module = sys.modules[Operations.__module__]
     classes = {}
     for one in dataclasses.fields(Operations):
+        if one.name == "observer":
+            continue  # receives reports, and does nothing for users
         named = getattr(module, str(one.type), None)
         classes[one.name] = Catalog if one.type == "Catalog" else named
     assert all(inspect.isclass(found) for found in classes.values()), classes
@@ -102,6 +104,7 @@ def _endpoint(template: str) -> type:
     """The class that serves the streams of a template."""
     places: dict[str, type] = {
         exec_api.TEMPLATE: exec_api.ExecEndpoint,
+        batch.TEMPLATE: batch.BatchEndpoint,
         files.TEMPLATE: files.BoxFilesEndpoint,
         command_streams.OUTPUT_TEMPLATE: command_streams.OutputEndpoint,
         command_streams.STDIN_TEMPLATE: command_streams.StdinEndpoint,

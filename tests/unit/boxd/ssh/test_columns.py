@@ -87,8 +87,8 @@ def command_names() -> list[str]:
 
 
 def needs_agent(name: str) -> bool:
-    """Background commands need an agent: `tests/ssh/console` tests their output."""
-    return name.startswith("commands ")
+    """These commands ask the agent of a box: `tests/ssh/console` tests their output."""
+    return name == "ports" or name.startswith("commands ")
 
 
 def test_every_command_is_in_the_file() -> None:

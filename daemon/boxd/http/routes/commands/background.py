@@ -54,7 +54,7 @@ class NewCommand(msgspec.Struct, forbid_unknown_fields=True):
 
     cmd: str
     env: dict[str, str] = {}
-    timeout_s: int | None = None
+    timeout_s: int | float | None = None
     stdin: bool = False
     keep_awake: bool = True
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 STREAM_BYTES = 16 * 1024 * 1024
 """Maximum size of one stream in bytes."""
+TEXT_HEADERS = [(b"content-type", b"text/plain; charset=utf-8")]
+EXIT_CODE = b"x-exit-code"
 PIECE = 48 * 1024
 """Bytes of a stream that are encoded in one step; a multiple of 3, so base64 needs no padding."""
 
@@ -39,6 +41,7 @@ class BufferedOutput:
         self._parts = {name: room.part() for name in self._buffers}
         self._end: tuple[bytes, bytes] | None = None
         """The text of the object before and after the streams, once they are complete."""
+        self._code = 0
 
     async def keep(self, stream: str, data: bytes) -> None:
         """Buffer the next bytes of a stream.
@@ -60,11 +63,34 @@ class BufferedOutput:
 
     def end(self, code: int, duration_ms: int) -> None:
         """Record the end of the command; all its output is buffered."""
+        self._code = code
         self._end = b'{"exit_code": %d, ' % code, b', "duration_ms": %d}' % duration_ms
 
     def end_with(self, fields: Mapping[str, object]) -> None:
         """Record that the output is complete. The object has these further fields."""
         self._end = b"{", b", %b" % json.dumps(fields).encode()[1:]
+
+    async def answer_text(self, exchange: Exchange) -> None:
+        """Send both streams as text, standard output first, with the exit code in a header.
+
+        Otherwise as `answer`.
+        """
+        if self._end is None:
+            return
+        size = sum(len(buffer) for buffer in self._buffers.values())
+        headers = [
+            *TEXT_HEADERS,
+            (b"content-length", b"%d" % size),
+            (EXIT_CODE, b"%d" % self._code),
+        ]
+        await exchange.send({"type": "http.response.start", "status": 200, "headers": headers})
+        for buffer in self._buffers.values():
+            for start in range(0, len(buffer), PIECE):
+                piece = bytes(buffer[start : start + PIECE])
+                message = {"type": "http.response.body", "body": piece, "more_body": True}
+                await exchange.send(message)
+                await asyncio.sleep(0)  # other tasks get a turn, even if this client is fast
+        await exchange.send({"type": "http.response.body"})
 
     async def answer(self, exchange: Exchange) -> None:
         """Send the object. A long object goes out in pieces, as fast as the client reads.

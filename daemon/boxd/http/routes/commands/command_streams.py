@@ -99,7 +99,12 @@ _READ_OUTPUT = Operation(
             maximum=STREAM_BYTES,
             default=STREAM_BYTES,
         ),
-        header("Last-Event-ID", "The `id` of the last received event.", type="string"),
+        header(
+            "Last-Event-ID",
+            "The `id` of the last received event.",
+            type="string",
+            pattern="^[0-9]{1,18}$",
+        ),
     ),
 )
 OUTPUT_OPERATIONS = {

@@ -11,6 +11,8 @@ import json
 import time
 from typing import TYPE_CHECKING
 
+from msgspec import field
+
 from boxd.boxes.commands.background import BackgroundRequest, parse_background_header
 from boxd.boxes.commands.exec import (
     MAX_COMMAND,
@@ -40,6 +42,7 @@ from boxd.http.requests.body import IDLE_S, Body, ClientGone
 from boxd.http.requests.errors import Answer
 from boxd.http.requests.exchange import cancel, exchange_of
 from boxd.http.requests.headers import (
+    accepts_text,
     header,
     joined,
     media_type,
@@ -47,10 +50,12 @@ from boxd.http.requests.headers import (
     query_flag,
     query_workspace,
 )
+from boxd.http.requests.json_body import MAX_JSON, JsonForm, parse_json
 from boxd.http.requests.sse import EventStream
 from boxd.http.routes.commands.background import EXAMPLE, location
 from boxd.http.routes.commands.buffered import BufferedOutput
 from boxd.http.routes.commands.command_streams import body_pieces
+from boxd.http.routes.commands.text_output import TextStream
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -64,6 +69,7 @@ if TYPE_CHECKING:
     from boxd.principal import Principal
 
     Attach: TypeAlias = AbstractAsyncContextManager[Attachment]
+    Events: TypeAlias = EventStream | TextStream
 
 PREFIX = "/v1/exec/"
 RESPOND_ASYNC = b"respond-async"
@@ -100,10 +106,13 @@ OPERATIONS = {
         {
             "200": {
                 "description": "Output as events, each with base64; the last event is `exit`. With"
-                " `stream=false`, one object after the command has ended.",
+                " `stream=false`, one object after the command has ended. If `Accept` is"
+                " `text/plain`, the output as it is, with `stream=false` the exit code in"
+                " `X-Exit-Code`.",
                 "content": {
                     "text/event-stream": {"schema": ref("ExecEvent"), "example": _EVENTS},
                     JSON_TYPE: {"schema": ref("ExecResult"), "example": _RESULT},
+                    PLAIN_TYPE: {"schema": {"type": "string"}},
                 },
             },
             "202": {
@@ -137,7 +146,6 @@ OPERATIONS = {
                 "`respond-async` starts a background command, and answers when it runs and has"
                 " accepted its input. It has no timeout by default, at most 7 days.",
                 type="string",
-                enum=["respond-async"],
             ),
         ),
         {
@@ -148,10 +156,20 @@ OPERATIONS = {
                     "example": '{"cmd": "tr a-z A-Z", "timeout_s": 10}\nhello\n',
                 },
                 PLAIN_TYPE: {"schema": {"type": "string", "minLength": 1}, "example": "echo hello"},
+                JSON_TYPE: {"schema": ref("ExecBody"), "example": {"cmd": "echo hello"}},
             },
         },
     )
 }
+
+
+class ExecForm(JsonForm, kw_only=True):
+    """The JSON form of an exec body. `stdin` is the whole standard input."""
+
+    cmd: str
+    env: dict[str, str] = field(default_factory=dict)
+    timeout_s: int | None = None
+    stdin: str = ""
 
 
 class ExecEndpoint:
@@ -182,11 +200,17 @@ class ExecEndpoint:
         exchange = exchange_of(scope)
         access = BoxAccess(spec, kind="spec", why="exec", ws=ws, run_box=True)
         attach = self._operations.boxes.attach(principal, access)
+        as_text = accepts_text(scope["headers"])
         if streamed:
-            await _serve_streamed(exchange, attach, request, body, EventStream(send))
-        else:
-            with self._operations.output.room(principal.owner) as room:
-                await _serve_buffered(exchange, attach, request, body, BufferedOutput(room))
+            stream = TextStream(send) if as_text else EventStream(send)
+            await _serve_streamed(exchange, attach, request, body, stream)
+            return
+        with self._operations.output.room(principal.owner) as room:
+            output = BufferedOutput(room)
+            await _serve_buffered(exchange, attach, request, body, output)
+            # The box is already detached, so a slow client does not keep it awake.
+            answer = output.answer_text if as_text else output.answer
+            await exchange.while_connected(answer(exchange))
 
     async def _start(
         self,
@@ -210,12 +234,12 @@ class ExecEndpoint:
 
 
 async def _serve_streamed(
-    exchange: Exchange, attach: Attach, request: ExecRequest, body: Body, events: EventStream
+    exchange: Exchange, attach: Attach, request: ExecRequest, body: Body, events: Events
 ) -> None:
     try:
         async with (
             attach as attachment,
-            running(attachment.tunnel, request, attachment.env, attachment.oom) as run,
+            _running(attachment, request) as run,
         ):
             await exchange.while_connected(_stream(run, body, events))
     except BoxdError as error:
@@ -231,14 +255,22 @@ async def _serve_buffered(
 ) -> None:
     async with (
         attach as attachment,
-        running(attachment.tunnel, request, attachment.env, attachment.oom) as run,
+        _running(attachment, request) as run,
     ):
         await exchange.while_connected(_collect(run, body, output))
-    # The box is already detached, so a slow client does not keep it awake.
-    await exchange.while_connected(output.answer(exchange))
 
 
-async def _stream(run: ExecRun, body: Body, events: EventStream) -> None:
+def _running(attachment: Attachment, request: ExecRequest) -> AbstractAsyncContextManager[ExecRun]:
+    return running(
+        attachment.tunnel,
+        request,
+        attachment.env,
+        attachment.oom,
+        observer=attachment.observer,
+    )
+
+
+async def _stream(run: ExecRun, body: Body, events: Events) -> None:
     await events.start()
     side = (
         asyncio.create_task(_feed(run, body), name="exec input"),
@@ -283,11 +315,30 @@ async def _read_request(content_type: bytes | None, body: Body) -> ExecRequest:
         if text is None:
             raise TooLarge(f"the command is longer than {MAX_COMMAND} bytes")
         return parse_plain(text)
-    raise BadRequest(f"Content-Type must be {STREAM_TYPE} or {PLAIN_TYPE}")
+    if kind == JSON_TYPE:
+        form = await _read_form(body)
+        return ExecRequest.checked(form.cmd, form.env, form.timeout_s)
+    raise BadRequest(f"Content-Type must be {JSON_TYPE}, {STREAM_TYPE} or {PLAIN_TYPE}")
+
+
+async def _read_form(body: Body) -> ExecForm:
+    """Return the JSON form of a body; the rest of the body is then its standard input."""
+    text = await body.whole(MAX_JSON)
+    if text is None:
+        raise TooLarge(f"the request body is longer than {MAX_JSON} bytes; send less")
+    form = parse_json(text, ExecForm)
+    body.put_back(form.stdin.encode())
+    return form
 
 
 async def _read_background(content_type: bytes | None, body: Body) -> BackgroundRequest:
-    if media_type(content_type) != STREAM_TYPE:
+    kind = media_type(content_type)
+    if kind == JSON_TYPE:
+        form = await _read_form(body)
+        return BackgroundRequest.checked(
+            form.cmd, form.env, form.timeout_s, stdin=True, keep_awake=True
+        )
+    if kind != STREAM_TYPE:
         return BackgroundRequest((await _read_request(content_type, body)).cmd, stdin=True)
     return parse_background_header(await _header_line(body))
 

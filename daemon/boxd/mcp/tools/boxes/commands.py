@@ -29,7 +29,14 @@ async def _exec(call: Call) -> dict[str, Any]:
     with call.operations.output.room(call.principal.owner) as room:
         async with attach as attachment:
             started = time.monotonic()
-            async with running(attachment.tunnel, request, attachment.env, attachment.oom) as run:
+            command_run = running(
+                attachment.tunnel,
+                request,
+                attachment.env,
+                attachment.oom,
+                observer=attachment.observer,
+            )
+            async with command_run as run:
                 outcome = await collect(run, stdin, call, room, started)
         return await result_of(call, outcome)
 

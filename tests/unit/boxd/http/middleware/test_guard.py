@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,10 +13,16 @@ import pytest
 from boxd import errors
 from boxd.http.middleware.guard import Guard
 from boxd.http.requests.errors import answer_for, method_not_allowed
+from boxd.http.requests.exchange import exchange_of
 from boxd.http.server.logs import LOGGER, UvicornFilter
+from boxd.observation import Work
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from boxd.observation import Event
 
 
 def all_errors() -> list[type[errors.BoxdError]]:
@@ -154,3 +161,72 @@ def test_query_strings_are_redacted_and_clients_faults_are_no_alarm() -> None:
     real = record(logging.ERROR, "Exception in ASGI application\n", error=LookupError("x"))
     chosen.filter(real)
     assert real.levelno == logging.ERROR
+
+
+class Recorder:
+    """An observer that records what the guard reports."""
+
+    def __init__(self) -> None:
+        self.reports: list[tuple[str, str]] = []
+        self.parents: list[str] = []
+
+    @contextmanager
+    def work(self, work: Work, name: str = "", parent: str = "") -> Iterator[Recorder]:
+        """Record the parent."""
+        assert work is Work.HTTP
+        self.parents.append(parent)
+        yield self
+
+    def end_as(self, name: str, outcome: str) -> None:
+        """Record the end."""
+        self.reports.append((name, outcome))
+
+    def event(self, event: Event) -> None:
+        """The guard reports none."""
+        raise AssertionError(event)
+
+
+async def observe(described: Scope, app: ASGIApp) -> Recorder:
+    """Return what an observer of a request hears."""
+    recorder = Recorder()
+
+    async def receive() -> Message:
+        return {"type": "http.request"}
+
+    async def send(message: Message) -> None:
+        del message
+
+    await Guard(app, observer=recorder)(described, receive, send)
+    return recorder
+
+
+async def _fails(scope: Scope, receive: Receive, send: Send) -> None:
+    exchange_of(scope).route = "/v1/boxes/{ref}"
+    raise errors.NotFound("no such box")
+
+
+async def _is_silent(scope: Scope, receive: Receive, send: Send) -> None:
+    return
+
+
+async def test_an_observer_gets_the_route_and_not_the_path() -> None:
+    recorder = await observe(scope(raw_path=b"/v1/boxes/mine", query_string=b"key=x"), _fails)
+    assert recorder.reports == [("GET /v1/boxes/{ref}", "404")]
+
+
+async def test_a_method_of_a_client_is_one_of_a_few() -> None:
+    assert (await observe(scope(method="BREW"), _is_silent)).reports == [("OTHER -", "none")]
+
+
+@pytest.mark.parametrize(
+    ("values", "parent"),
+    [
+        ([], ""),
+        ([b"00-aa-bb-01"], "00-aa-bb-01"),
+        ([b"00-aa-bb-01", b"00-cc-dd-01"], ""),
+        ([b"x" * 200], ""),
+    ],
+)
+async def test_only_a_single_short_parent_is_honoured(values: list[bytes], parent: str) -> None:
+    headers = [(b"traceparent", value) for value in values]
+    assert (await observe(scope(headers=headers), _is_silent)).parents == [parent]

@@ -1,0 +1,1 @@
+"""The command `box`, which uses the blocking client."""

@@ -1,0 +1,1 @@
+"""Groups of settings. `boxd.config.Config` has one field for each group."""

@@ -1,0 +1,1 @@
+"""Servers and callers for the tests of client libraries."""
