@@ -13,7 +13,7 @@ export interface Settings {
 
 interface Process {
   env?: Record<string, string | undefined>;
-  versions?: { node?: string };
+  versions?: { node?: string; bun?: string };
 }
 
 /** Return the process of Node.js; undefined in a browser. */
@@ -21,9 +21,10 @@ function nodeProcess(): Process | undefined {
   return (globalThis as { process?: Process }).process;
 }
 
-/** Return whether this is Node.js, whose `fetch` shows all headers of an answer. */
+/** Return whether this is Node.js itself, whose `fetch` shows all headers of an answer. */
 export function inNode(): boolean {
-  return nodeProcess()?.versions?.node !== undefined;
+  const versions = nodeProcess()?.versions;
+  return versions?.node !== undefined && versions.bun === undefined && !("Deno" in globalThis);
 }
 
 /** Return the settings. Options precede the environment. Throws `ConfigurationError`. */
@@ -35,7 +36,9 @@ export function load(url?: string, key?: string): Settings {
   if (!place) throw new ConfigurationError(`no URL of the service; ${remedy}`);
   const checked = checkedUrl(place);
   if (!secret) throw new ConfigurationError(`no API key for ${checked}; ${remedy}`);
-  return { url: checked, key: checkedKey(secret) };
+  // Programs log and serialise their objects; the key must not be among what they show.
+  const hidden = { value: checkedKey(secret), enumerable: false };
+  return Object.defineProperty({ url: checked, key: "" }, "key", hidden);
 }
 
 function checkedUrl(url: string): string {

@@ -278,12 +278,18 @@ export class WatchEvents {
   }
 }
 
-const BASE64 = /^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$/;
+const NOT_BASE64 = /[^A-Za-z0-9+/=]/;
 
 /** Return the bytes of base64 text. Throws `ProtocolError`. */
 export function decodeBase64(text: string): Uint8Array {
-  if (!BASE64.test(text)) throw new ProtocolError("the output of a command is not base64");
-  const binary = atob(text);
+  let binary: string;
+  try {
+    // `atob` also accepts white space, and text without padding.
+    if (text.length % 4 !== 0 || NOT_BASE64.test(text)) throw new TypeError("not base64");
+    binary = atob(text);
+  } catch {
+    throw new ProtocolError("the output of a command is not base64");
+  }
   const bytes = new Uint8Array(binary.length);
   for (let place = 0; place < binary.length; place++) bytes[place] = binary.charCodeAt(place);
   return bytes;

@@ -20,6 +20,8 @@ import type { Body, Transport } from "./transport.js";
 /** Default limit on a file that is read into memory, in bytes. */
 const MAX_FILE = 256 * 1024 * 1024;
 const PAGE = 1000;
+/** Default limit on the entries of a directory. */
+const MAX_ENTRIES = 1_000_000;
 const RANGE = /^bytes (\d{1,15})-(\d{1,15})\/(\d{1,15}|\*)$/;
 
 /** A part of a file: the bytes from `start` up to, not including, `end`. */
@@ -115,14 +117,22 @@ export class Files {
     });
   }
 
-  /** Return all entries of a directory, sorted by name. */
-  async list(path = "", options: CallOptions = {}): Promise<Entry[]> {
+  /**
+   * Return all entries of a directory, sorted by name.
+   *
+   * Throws `AnswerTooLarge` if there are more than `limit` entries (default: 1 000 000).
+   */
+  async list(path = "", options: CallOptions & { limit?: number } = {}): Promise<Entry[]> {
+    const limit = options.limit ?? MAX_ENTRIES;
     const entries: Entry[] = [];
     const cursors = new Set<string>();
     let cursor: string | null = null;
     for (;;) {
       const page: Listing = await this.#page(path, cursor, options);
       for (const entry of page.entries) entries.push(entry);
+      if (entries.length > limit) {
+        throw new AnswerTooLarge(`'${path}' has more than ${limit} entries`);
+      }
       cursor = page.next;
       if (cursor === null) return entries;
       if (cursors.has(cursor)) throw new ProtocolError(`the pages of '${path}' do not end`);

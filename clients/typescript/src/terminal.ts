@@ -21,7 +21,8 @@ export interface WebSocketLike {
   readonly readyState: number;
   send(data: string | Uint8Array): void;
   close(): void;
-  addEventListener(type: string, listener: (event: never) => void): void;
+  // The events of browsers and of `ws` have different types.
+  addEventListener(type: string, listener: (event: any) => void): void;
 }
 
 /**
@@ -190,8 +191,9 @@ function create(
       const params = { ...request.params, key: settings.key };
       return new own(settings.url.replace(/^http/, "ws") + targetOf({ ...request, params }));
     }
-  } catch (error) {
-    throw new ProtocolError("cannot create a WebSocket for the terminal", { cause: error });
+  } catch {
+    // The error of the browser contains the URL, and the URL contains the key.
+    throw new ProtocolError("cannot create a WebSocket for the terminal");
   }
   throw new ConfigurationError(
     "this runtime has no WebSocket; give a class to the client, for example that of the package ws",

@@ -28,6 +28,12 @@ OPTIONS = {
     "types": [],
 }
 
+SOCKETS = """import { Client, type WebSocketClass } from "boxd-client";
+const own: WebSocketClass = WebSocket;
+export const clients = [new Client({ WebSocket }), new Client({ WebSocket: own, fetch })];
+"""
+"""The classes and functions of a browser are what a client takes."""
+
 
 def examples(page: Path) -> list[str]:
     """Return the programs of a page that run without further packages."""
@@ -63,6 +69,7 @@ def test_the_programs_of_the_documentation_have_the_right_types(node: Node) -> N
     texts = examples(SOURCE / "README.md") + examples(GUIDE)
     for number, text in enumerate(texts):
         (node.folder / f"example{number}.mts").write_text(text + "\nexport {};\n")
+    (node.folder / "sockets.mts").write_text(SOCKETS)
     project = {"compilerOptions": OPTIONS, "include": ["*.mts"]}
     (node.folder / "tsconfig.json").write_text(json.dumps(project))
     node.run(str(built_client() / "tsc"))

@@ -102,7 +102,8 @@ test("files of a box and of the drive are read, written, listed and removed", as
     assert.deepEqual([entry.name, entry.is_dir, entry.size], ["h\u00e9 %.json", false, 15]);
     assert.ok(entry.mtime instanceof Date);
     await assert.rejects(files.list(name), (error) => error.status >= 400);
-    await assert.rejects(files.read(`${root}dir`), (error) => error instanceof InvalidRequest || error instanceof NotFound || error instanceof Conflict);
+    const refused = (error) => [InvalidRequest, NotFound, Conflict].includes(error.constructor);
+    await assert.rejects(files.read(`${root}dir`), refused);
     await files.makeDirectory(`${root}dir/inner`);
     assert.equal(await files.exists(`${root}dir/inner`), true);
     await files.remove(`${root}dir`);
@@ -171,6 +172,32 @@ test("boxes are created, pinned, suspended, forked and removed", async () => {
   await one.remove();
   assert.equal(await one.exists(), false);
   assert.throws(() => client.box("x+1h"), InvalidRequest);
+});
+
+test("boxes are suspended, forked and restored with their memory", async () => {
+  const one = await client.boxes.create("ts-base", { image: "debian" });
+  const counter = await one.start("count=0; while sleep 0.1; do count=$((count + 1)); done");
+  await one.files.write("/root/state", "first");
+  assert.equal(await one.suspend(), "suspended");
+  assert.equal(await one.resume(), "running");
+  const saved = await one.snapshot("before");
+  assert.deepEqual([saved.name, saved.box], ["before", "ts-base"]);
+  await one.files.write("/root/state", "second");
+  const text = await one.withFork(async (fork) => {
+    assert.equal((await fork.command(counter.id).info()).state, "running");
+    return (await fork.exec("cat /root/state")).stdout;
+  });
+  assert.equal(text, "second");
+  const two = await one.forkSnapshot("before", "ts-copy");
+  assert.equal((await two.exec("cat /root/state")).stdout, "first");
+  await one.restore("before");
+  assert.equal(await one.files.readText("/root/state"), "first");
+  assert.ok((await one.snapshots()).some((item) => item.name === "before"));
+  assert.ok((await client.boxes.snapshots()).some((item) => item.box === "ts-base"));
+  await one.removeSnapshot("before");
+  assert.ok((await one.snapshots()).every((item) => item.name !== "before"));
+  await two.remove({ force: true });
+  await one.remove({ force: true });
 });
 
 test("temporary boxes are removed", async () => {

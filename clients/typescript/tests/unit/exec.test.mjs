@@ -57,6 +57,7 @@ const BROKEN = {
   "a code of no command": [events([event("exit", '{"code": 256}')]), ProtocolError],
   "data that is not JSON": [events([event("exit", "{code: 0}")]), ProtocolError],
   "output that is not base64": [events([event("stdout", "a b="), EXIT]), ProtocolError],
+  "base64 with padding inside": [events([event("stdout", "YQ==YQ=="), EXIT]), ProtocolError],
   "base64 of a wrong length": [events([event("stdout", "abc"), EXIT]), ProtocolError],
   "a line that is not UTF-8": [events([Buffer.from([0x64, 0xff, 0x0a]), EXIT]), ProtocolError],
   "no event stream": [json({ exit_code: 0 }), ProtocolError],
@@ -173,6 +174,39 @@ test("input from a generator is sent, and its error is thrown", async (t) => {
     throw new RangeError("my input failed");
   }
   await assert.rejects(client().box("dev").exec("x", { stdin: failing() }), /my input failed/);
+});
+
+test("a large event is complete", async (t) => {
+  const text = "x".repeat(3_000_000);
+  const { client } = await serve(t, events([output(text), EXIT]));
+  assert.equal((await client().box("dev").exec("x")).stdout, text);
+});
+
+test("the events of a watch are checked", async (t) => {
+  const change = event("change", '{"path": "/b", "from": "/a", "kind": "moved", "is_dir": false}');
+  const over = event("overflow", "{}");
+  const end = event("end", "{}");
+  const { client } = await serve(
+    t,
+    events([change, over, end]),
+    events([change], "cut"),
+    events([change]),
+    events([event("failed", '{"error": "the box stopped"}')]),
+    events([end, change]),
+    events([event("change", '{"path": 1, "kind": "moved"}')]),
+  );
+  const read = async () => {
+    const seen = [];
+    for await (const one of client().box("dev").watch("/")) seen.push([one.kind, one.source]);
+    return seen;
+  };
+  assert.deepEqual(await read(), [
+    ["moved", "/a"],
+    ["overflow", null],
+  ]);
+  for (const kind of [ConnectionLost, ConnectionLost, /the box stopped/, ProtocolError, ProtocolError]) {
+    await assert.rejects(read(), kind);
+  }
 });
 
 test("the events of several boxes are checked", async (t) => {

@@ -65,6 +65,7 @@ test("pages are joined, and pages without an end are refused", async (t) => {
   assert.equal((await client().drive().list("x/")).length, 2);
   assert.equal(requests[1].target, "/v1/wrk/x/?limit=1000&cursor=1");
   await assert.rejects(client().drive().list("x"), ProtocolError);
+  await assert.rejects(client().drive().list("x", { limit: 0 }), AnswerTooLarge);
 });
 
 test("bytes are written again after a cut, streams are not", async (t) => {

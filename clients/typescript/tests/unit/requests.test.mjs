@@ -2,6 +2,7 @@
 
 import assert from "node:assert/strict";
 import test from "node:test";
+import { inspect } from "node:util";
 import {
   AnswerTooLarge,
   BoxError,
@@ -195,6 +196,14 @@ test("names cannot leave their place in a path", async (t) => {
   }
   await assert.rejects(one.box("a/../b?c#d").info(), NotFound);
   assert.deepEqual(requests.map((request) => request.target), ["/v1/boxes/a%2F..%2Fb%3Fc%23d"]);
+});
+
+test("the key is not shown with the objects of the client", () => {
+  const client = new Client({ url: "http://x", key: "svc_hidden" });
+  for (const one of [client, client.boxes, client.box("dev"), client.drive()]) {
+    assert.doesNotMatch(inspect(one, { depth: 9 }), /svc_hidden/);
+    assert.doesNotMatch(JSON.stringify(one), /svc_hidden/);
+  }
 });
 
 test("settings are checked", () => {
