@@ -216,6 +216,7 @@ CONFIDENTIAL = (
     Step("ssh -J", "", {f"{CLI} info secret": "confidential"}, (ACCEPT, LEAVE)),
     Step("scp -J", "", {"ssh -J jump@127.0.0.1:2222 root@secret cat notes.txt": "note"}),
 )
+CREATION = (Step("curl -s", '"name":"dev"'),)
 EXEC = (Step("curl -s", "^Linux dev"),)
 PYTHON_KEY = (
     Step("export BOXD_URL="),
@@ -297,7 +298,7 @@ RUN = {
     "snapshots.md": (SNAPSHOTS, FORK),
     "profiles.md": (PROFILES,),
     "confidential-boxes.md": (CONFIDENTIAL,),
-    "http-api.md": (EXEC,),
+    "http-api.md": (CREATION, EXEC),
     "background-commands.md": (COMMANDS, RESPOND_ASYNC, COMMAND_INPUT, WATCH),
     "python.md": (PYTHON_KEY, *PYTHON),
     "typescript.md": (TYPESCRIPT_KEY, *TYPESCRIPT),

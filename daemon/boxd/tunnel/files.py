@@ -131,15 +131,15 @@ class BoxFiles:
         async with AsyncExitStack() as stack:
             async with _step(path):
                 attrs = await self._client.stat(path)
-                found: OpenBoxFile | Listing
+                item: OpenBoxFile | Listing
                 if attrs.type == asyncssh.FILEXFER_TYPE_DIRECTORY:
-                    found = await self._list(path)
+                    item = await self._list(path)
                 elif attrs.type != asyncssh.FILEXFER_TYPE_REGULAR:
                     raise BadRequest(f"{_what(path)} is neither a file nor a directory")
                 else:
                     opening = self._client.open(path, "rb")
-                    found = OpenBoxFile(await stack.enter_async_context(opening), attrs, path)
-            yield found
+                    item = OpenBoxFile(await stack.enter_async_context(opening), attrs, path)
+            yield item
 
     async def put(
         self, path: bytes, body: Callable[[], Awaitable[bytes | None]], mode: int | None

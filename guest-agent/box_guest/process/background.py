@@ -153,10 +153,14 @@ class BackgroundCommand:
             await self._accepting.wait()
 
     async def end_input(self) -> None:
-        """Close the command's input. Raises Refused if it is closed."""
+        """Close the command's input; a command that has ended has no input to close.
+
+        Raises Refused if the input of a running command is closed.
+        """
         async with self._writing:
-            self.check_input()
-            self._process().end_input()
+            if self.running:
+                self.check_input()
+                self._process().end_input()
 
     def check_input(self) -> None:
         """Raise Refused if the command takes no input."""

@@ -28,9 +28,13 @@ def own(processes: list[str]) -> set[str]:
 
 
 def kill_all(daemon: Daemon) -> None:
-    """Kill every process of a daemon at once: none of them sees another one end."""
+    """Kill every process of a daemon at once: none of them sees another one end.
+
+    Otherwise the helper clears the host when the first process ends.
+    """
     inside = f"{daemon.state}/"
-    processes = []
+    assert daemon.process is not None
+    processes = psutil.Process(daemon.process.pid).children(recursive=True)
     for process in psutil.process_iter(["cmdline", "cwd"]):
         words = [*(process.info["cmdline"] or []), f"{process.info['cwd']}/"]
         if any(inside in word for word in words):

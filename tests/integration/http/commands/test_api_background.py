@@ -152,6 +152,18 @@ async def test_a_disconnect_resumes_exactly(web: Web, box: str) -> None:
     assert (taken.code, taken.names.count("exit")) == (7, 1)
 
 
+async def test_a_command_may_end_before_its_input_is_closed(web: Web, box: str) -> None:
+    """It has read every byte, so the request succeeds, whichever of the two is first."""
+    del box
+    client = web.client()
+    for _ in range(10):
+        command = await create(web, "head -c 3", stdin=True)
+        answer = await client.post(path_of(command, "/stdin?close=true"), content=b"abc")
+        assert answer.status_code == 200, answer.text
+        assert not answer.json()["stdin_open"]
+        assert (await tail(client, command, Tail())).stdout == b"abc"
+
+
 async def test_the_stored_output_as_one_object(web: Web, box: str) -> None:
     del box
     command = await create(web, "printf abc; sleep 0.3; printf de >&2; exit 3")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import msgspec
+from msgspec import field
 from starlette.responses import JSONResponse, Response
 
 from boxd.boxes.commands.background import BackgroundRequest
 from boxd.boxes.state.requests import BoxAccess
+from boxd.http.description.boxes import REF
 from boxd.http.description.operation import (
     JSON_TYPE,
-    REFERENCE,
     WS,
     Json,
     Operation,
@@ -20,15 +20,10 @@ from boxd.http.description.operation import (
     ref,
 )
 from boxd.http.description.schemas import COMMAND_ID
+from boxd.http.requests.json_body import JsonForm
 from boxd.http.routes.json_route import JsonRequest, json_route
 from boxd.operations.agent_requests.commands import WHY, CommandRef
 
-BOX = path(
-    "ref",
-    "A box by its name, by `workspace%2Fname`, by its id or by a prefix of its id.",
-    "web",
-    pattern=REFERENCE,
-)
 COMMAND = path("command", "The id of the command.", "00c0ffee00c0ffee", pattern=COMMAND_ID)
 EXAMPLE: Json = {
     "id": "00c0ffee00c0ffee",
@@ -49,17 +44,17 @@ EXAMPLE: Json = {
 _RESUMES = " A suspended box resumes first."
 
 
-class NewCommand(msgspec.Struct, forbid_unknown_fields=True):
+class NewCommand(JsonForm):
     """The body of a request that starts a command."""
 
     cmd: str
-    env: dict[str, str] = {}
+    env: dict[str, str] = field(default_factory=dict)
     timeout_s: int | float | None = None
     stdin: bool = False
     keep_awake: bool = True
 
 
-class NewSignal(msgspec.Struct, forbid_unknown_fields=True):
+class NewSignal(JsonForm):
     """The body of a request that sends a signal."""
 
     signal: str
@@ -92,7 +87,7 @@ def _json_body(name: str, example: Json) -> Json:
             "201": answer("The command; `Location` is its path.", ref("Command"), EXAMPLE),
             **errors(404, 409, 413, 429, 504, 507),
         },
-        (BOX, WS),
+        (REF, WS),
         _json_body("NewCommand", {"cmd": "make test", "timeout_s": 3600}),
     ),
 )
@@ -122,7 +117,7 @@ async def start(request: JsonRequest) -> Response:
             "200": answer("The commands.", array("Command"), [EXAMPLE]),
             **errors(404, 409, 413, 429, 504, 507),
         },
-        (BOX, WS),
+        (REF, WS),
     ),
 )
 async def list_all(request: JsonRequest) -> Response:
@@ -145,7 +140,7 @@ async def list_all(request: JsonRequest) -> Response:
             "200": answer("The command.", ref("Command"), EXAMPLE),
             **errors(404, 409, 413, 429, 504, 507),
         },
-        (BOX, COMMAND, WS),
+        (REF, COMMAND, WS),
     ),
 )
 async def show(request: JsonRequest) -> Response:
@@ -169,7 +164,7 @@ async def show(request: JsonRequest) -> Response:
             "200": answer("The command.", ref("Command"), EXAMPLE),
             **errors(404, 409, 413, 429, 504, 507),
         },
-        (BOX, COMMAND, WS),
+        (REF, COMMAND, WS),
         _json_body("Signal", {"signal": "TERM"}),
     ),
 )
@@ -193,7 +188,7 @@ async def send_signal(request: JsonRequest) -> Response:
         "Ends the command if it runs, with TERM and after 5 s with KILL, and forgets it and its"
         " output." + _RESUMES,
         {"204": answer("The command is removed."), **errors(404, 409, 413, 429, 504, 507)},
-        (BOX, COMMAND, WS),
+        (REF, COMMAND, WS),
     ),
 )
 async def remove(request: JsonRequest) -> Response:

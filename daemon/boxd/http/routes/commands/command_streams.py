@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from boxd.boxes.commands.background import checked_offset
 from boxd.errors import BadRequest, BoxdError, Unavailable
+from boxd.http.description.boxes import REF
 from boxd.http.description.forms import BYTES
 from boxd.http.description.operation import (
     JSON_TYPE,
@@ -29,7 +30,7 @@ from boxd.http.requests.exchange import cancel, exchange_of
 from boxd.http.requests.headers import header as header_line
 from boxd.http.requests.headers import path_text, query_flag, query_values, query_workspace
 from boxd.http.requests.sse import EventStream
-from boxd.http.routes.commands.background import BOX, COMMAND, EXAMPLE
+from boxd.http.routes.commands.background import COMMAND, EXAMPLE
 from boxd.http.routes.commands.buffered import STREAM_BYTES, BufferedOutput
 from boxd.operations.agent_requests.commands import CommandRef
 
@@ -80,7 +81,7 @@ _READ_OUTPUT = Operation(
         **errors(404, 409, 413, 429, 504, 507),
     },
     (
-        BOX,
+        REF,
         COMMAND,
         WS,
         query(
@@ -128,7 +129,7 @@ STDIN_OPERATIONS = {
             "200": answer("The command.", ref("Command"), {**EXAMPLE, "stdin_open": True}),
             **errors(404, 409, 413, 429, 504, 507),
         },
-        (BOX, COMMAND, WS, switch("close", "`true` closes the input after the body.")),
+        (REF, COMMAND, WS, switch("close", "`true` closes the input after the body.")),
         {"content": {"application/octet-stream": {"schema": BYTES, "example": "hello\n"}}},
     )
 }

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from box_guest.shared.watch_messages import END, OVERFLOW, FileEvent
 from boxd.errors import BadRequest, BoxdError, Unavailable
+from boxd.http.description.boxes import REF
 from boxd.http.description.operation import WS, Operation, errors, query, ref, switch
 from boxd.http.requests.auth import authenticate
 from boxd.http.requests.exchange import cancel, exchange_of
 from boxd.http.requests.headers import path_text, query_flag, query_values, query_workspace
 from boxd.http.requests.sse import EventStream
-from boxd.http.routes.commands.background import BOX
 from boxd.names import filenames
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _WATCH = Operation(
         **errors(404, 409, 413, 429, 504, 507),
     },
     (
-        BOX,
+        REF,
         WS,
         {
             **query("path", "The directory.", type="string", minLength=1),
