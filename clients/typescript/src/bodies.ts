@@ -12,8 +12,10 @@ export interface RequestBody {
   size: number;
 }
 
-/** What a stream tells its request. */
+/** What a stream tells its request, and how the request ends the stream. */
 export interface Watcher {
+  /** Fires when the request has ended. */
+  signal: AbortSignal;
   /** A piece was read. */
   progress(): void;
   /** The source of the content failed. */
@@ -77,9 +79,18 @@ function streamOf(
 ): ReadableStream<Uint8Array> {
   const encoder = new TextEncoder();
   const iterator = pieces(content);
+  const leave = (): void => {
+    iterator.return(undefined).catch(() => undefined);
+  };
+  watcher.signal.addEventListener("abort", leave, { once: true });
   let first = head;
   return new ReadableStream<Uint8Array>({
     async pull(controller): Promise<void> {
+      if (watcher.signal.aborted) {
+        // Node.js reads on after the end of a request, without a pause, if the content has no end.
+        controller.error(watcher.signal.reason);
+        return;
+      }
       watcher.progress();
       if (first !== "") {
         controller.enqueue(encoder.encode(first));

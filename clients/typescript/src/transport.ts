@@ -169,6 +169,7 @@ export class Transport {
     let seconds = limit;
     if (request.content !== undefined) {
       const { body, size } = bodyOf(request.content, head, {
+        signal: deadline.signal,
         progress: () => deadline.progress(limit),
         fail: (error) => deadline.end(error),
       });

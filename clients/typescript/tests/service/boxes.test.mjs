@@ -1,6 +1,7 @@
 /** The client before a real service, at BOXD_URL with BOXD_API_KEY. */
 
 import assert from "node:assert/strict";
+import { connect, createServer } from "node:net";
 import test from "node:test";
 import {
   Client,
@@ -8,6 +9,7 @@ import {
   Conflict,
   InvalidRequest,
   NotFound,
+  RetryPolicy,
   Unauthorized,
 } from "boxd-client";
 import WebSocket from "ws";
@@ -32,6 +34,19 @@ test("input from a generator reaches a command", async () => {
     for (let count = 0; count < 100; count++) yield "x".repeat(10_000);
   }
   assert.equal((await box.exec("wc -c", { stdin: input() })).stdout.trim(), "1000000");
+});
+
+test("a command that reads no input ends, and its input is closed", async () => {
+  let closed = false;
+  async function* endless() {
+    try {
+      for (;;) yield new Uint8Array(1 << 16);
+    } finally {
+      closed = true;
+    }
+  }
+  assert.equal((await box.exec("exit 6", { stdin: endless() })).exitCode, 6);
+  assert.equal(closed, true);
 });
 
 test("output arrives while the command runs, and a break ends the command", async () => {
@@ -75,6 +90,42 @@ test("background commands outlive their connection", async () => {
   assert.deepEqual([all.exitCode, all.stdout], [137, "got a line\n"]);
   await again.remove();
   await assert.rejects(again.info(), NotFound);
+});
+
+test("output of a background command is complete over a line that breaks often", async (t) => {
+  const { hostname, port } = new URL(client.url);
+  const sockets = [];
+  let cuts = 0;
+  const line = createServer((near) => {
+    const far = connect(port, hostname);
+    sockets.push(near, far);
+    for (const one of [near, far]) one.on("error", () => undefined);
+    near.pipe(far);
+    let rest = 200_000;
+    far.on("data", (data) => {
+      near.write(data.subarray(0, rest));
+      rest -= data.length;
+      if (rest > 0) return;
+      cuts += 1;
+      near.end();
+      far.destroy();
+    });
+    far.on("close", () => near.end());
+    near.on("close", () => far.destroy());
+  });
+  await new Promise((resolve) => line.listen(0, "127.0.0.1", resolve));
+  t.after(() => {
+    for (const one of sockets) one.destroy();
+    line.close();
+  });
+  const url = `http://127.0.0.1:${line.address().port}`;
+  const broken = new Client({ url, retries: new RetryPolicy({ first: 0.01 }) });
+  const command = await broken.box("ts").start("seq 1 200000");
+  const { stdout, exitCode } = await broken.box("ts").command(command.id).output().collect();
+  const numbers = Array.from({ length: 200_000 }, (_, place) => `${place + 1}\n`);
+  assert.equal(exitCode, 0);
+  assert.equal(stdout, numbers.join(""));
+  assert.ok(cuts > 3, `${cuts} cuts`);
 });
 
 test("a terminal is a login shell", async () => {

@@ -176,6 +176,23 @@ test("input from a generator is sent, and its error is thrown", async (t) => {
   await assert.rejects(client().box("dev").exec("x", { stdin: failing() }), /my input failed/);
 });
 
+test("input without an end ends with its command", async (t) => {
+  const { client } = await serve(t, (socket) => {
+    events([EXIT])(socket);
+    socket.removeAllListeners("data").resume();
+  });
+  let closed = false;
+  async function* endless() {
+    try {
+      for (;;) yield new Uint8Array(1 << 16);
+    } finally {
+      closed = true;
+    }
+  }
+  await client().box("dev").exec("x", { stdin: endless() });
+  assert.equal(closed, true);
+});
+
 test("a large event is complete", async (t) => {
   const text = "x".repeat(3_000_000);
   const { client } = await serve(t, events([output(text), EXIT]));
