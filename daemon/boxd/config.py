@@ -472,7 +472,7 @@ class Config:
             Flag(
                 "--api-origins",
                 Group.HTTP,
-                "let pages of these origins use MCP by HTTP, for example https://app.example.com",
+                "let pages of these origins use the API and MCP, for example https://app.example.com",
                 "ORIGIN,...",
                 parse_origins,
                 default="no other origins",

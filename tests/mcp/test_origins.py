@@ -73,7 +73,7 @@ async def test_a_preflight_of_a_listed_origin_needs_no_key(served: Web, method: 
     assert (answer.status, answer.body) == (204, b"")
     assert words(told.pop("access-control-allow-methods")) == METHODS
     allowed = {word.lower() for word in words(told.pop("access-control-allow-headers"))}
-    assert allowed == {
+    assert allowed >= {
         *("authorization", "x-api-key", "content-type", "accept", "last-event-id"),
         *("mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name"),
     }
@@ -123,7 +123,7 @@ async def test_every_answer_may_be_read_also_refusals(served: Web) -> None:
     for status, answer in answers:
         told = told_to_browsers(answer)
         assert answer.status_code == status, answer.text
-        assert words(told.pop("access-control-expose-headers")) == {
+        assert words(told.pop("access-control-expose-headers")) >= {
             "Mcp-Session-Id",
             "WWW-Authenticate",
         }
@@ -138,8 +138,8 @@ async def test_a_stream_of_events_may_be_read(served: Web) -> None:
         assert told_to_browsers(answer)["access-control-allow-origin"] == LISTED
 
 
-@pytest.mark.parametrize("path", ["/v1/boxes", "/v1/wrk/", "/v1/mcp/x", "/healthz", "/v1/exec/x"])
-async def test_nothing_else_is_for_pages(served: Web, path: str) -> None:
+@pytest.mark.parametrize("path", ["/v1/mcp/x", "/nowhere", "/v1/boxes/x/proxy/80/"])
+async def test_unknown_paths_and_ports_are_not_for_pages(served: Web, path: str) -> None:
     for method in ("OPTIONS", "GET"):
         answer = await by_hand(served, method, ("Origin", LISTED), ASKS, path=path)
         assert told_to_browsers(answer) == {}

@@ -8,8 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from boxd.config import Config
+from boxd.http.middleware.cors import Origins
 from boxd.http.middleware.guard import Guard
 from boxd.http.openapi import docs_page, document
+from boxd.http.proxy import proxy
 from boxd.http.proxy.preview import PreviewHosts
 from boxd.http.proxy.proxy import ProxyEndpoint
 from boxd.http.requests.errors import Refusal, method_not_allowed
@@ -49,6 +51,7 @@ class Api:
         config = config or Config()
         self._proxy = ProxyEndpoint(operations, partitioned=config.partitioned_cookies)
         self._previews = PreviewHosts(self._proxy, config.preview_domain)
+        self._origins = Origins(config.api_origins)
         self._streams = stream_routes(operations, config, self._proxy, mcp_service)
         self._guarded = Guard(self._dispatch, operations.texts.named, operations.observer)
         described = document.document(self.routes)
@@ -81,7 +84,9 @@ class Api:
         for route in self._streams:
             if route.http and route.matches(scope["path"]):
                 exchange_of(scope).route = route.template
-                if await route.origins.preflighted(scope, route.methods):
+                # Ports belong to the programs in boxes, which answer for themselves.
+                own = route.template != proxy.TEMPLATE
+                if own and await self._origins.preflighted(scope, route.methods):
                     return
                 if route.methods and scope["method"] not in route.methods:
                     raise method_not_allowed(", ".join(route.methods))
@@ -94,16 +99,17 @@ class Api:
         if not routes:
             raise Refusal(404, "no such path; the API is below /v1", [])
         exchange_of(scope).route = routes[0].path
+        methods = {route.method for route in routes}
+        allowed = tuple(sorted({*methods, "HEAD"} if "GET" in methods else methods))
+        if await self._origins.preflighted(scope, allowed):
+            return
         # The server sends no body in answers to HEAD, so every GET route can answer HEAD as well.
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         for route in routes:
             if route.method == method:
                 await route.serve(scope, receive, send, self._services)
                 return
-        methods = {route.method for route in routes}
-        raise method_not_allowed(
-            ", ".join(sorted({*methods, "HEAD"} if "GET" in methods else methods))
-        )
+        raise method_not_allowed(", ".join(allowed))
 
     async def _dispatch_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         for route in self._streams:

@@ -4,8 +4,8 @@ What it is told beforehand, and why:
 
 - good data may be refused for what there is: 412, 413, 416 and 502 are no refusal of the data
 - ports take every method, so that none is unsupported; only that of an app is asked for
-- images, flavors and egress lists have no pattern: 400 is no refusal of the routes that take them,
-  nor of an answer that is not an option of its question
+- names, specs, images and egress lists in bodies have grammars of their own: 400 is no refusal of
+  the routes that take them; their own tests know what each of them refuses
 - terminals and MCP are asked without a WebSocket and without a session, and refuse whatever they
   are asked; so what they take and refuse is left to their own tests
 - `missing_required_header`, `use_after_free` and `ensure_resource_availability` find nothing to do:
@@ -55,7 +55,11 @@ positive_data_acceptance.enabled = false
 negative_data_rejection.enabled = false
 
 [[operations]]
-include-operation-id = ["createBox", "setProfile", "buildProfile", "answerAsk"]
+include-operation-id = [
+    "createBox", "setProfile", "buildProfile", "createAsk", "answerAsk", "execBatch",
+    "renderCanvas", "setSecret", "setAgent", "forkBox", "forkSnapshot", "createSnapshot",
+    "createWorkspace",
+]
 [operations.checks.positive_data_acceptance]
 expected-statuses = ["2xx", "3xx", 400, 401, 403, 404, 409, 412, 413, 416, 429, 502]
 

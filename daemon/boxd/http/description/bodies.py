@@ -12,15 +12,6 @@ if TYPE_CHECKING:
     from boxd.http.description.operation import Json
 
 
-def text(about: str, pattern: str) -> msgspec.Meta:
-    """Return the description of a text whose values match a pattern.
-
-    The pattern is for readers of the document only: operations check the text, and explain what is
-    wrong with it. Some valid texts may not match.
-    """
-    return msgspec.Meta(description=about, extra_json_schema={"pattern": pattern})
-
-
 def body_of(form: type[msgspec.Struct], **example: object) -> Json:
     """Return the OpenAPI `requestBody` of a structure, with an example."""
     _, schemas = msgspec.json.schema_components([form])

@@ -20,10 +20,6 @@ REFERENCE = "^([a-z0-9]([a-z0-9-]{0,55}[a-z0-9])?/)?[a-z0-9]([a-z0-9-]{0,55}[a-z
 """Pattern of a box reference: `name` or `workspace/name`."""
 VARIABLE = "^[A-Za-z_][A-Za-z0-9_]*$"
 """Pattern of the name of an environment variable."""
-PRINTABLE = "^[ -~]{1,200}$"
-"""Pattern of some texts that are not empty."""
-FORK = REFERENCE.removesuffix("$") + "(\\^[1-9][0-9]?[mhd])?(\\+[1-9][0-9]?[smh])?$"
-"""Pattern of some names of new boxes, with a deadline and a lifetime."""
 TAGS = '^("[0-9a-f]{1,16}-[0-9a-f]{1,16}"|[*])$'
 """Pattern of `*`, or of one entity tag of this service. The service also reads lists of tags, and
 tags in other forms."""

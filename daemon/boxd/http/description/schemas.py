@@ -213,7 +213,7 @@ SCHEMAS: dict[str, Json] = {
             "cmd": _CMD,
             "env": _ENV,
             "timeout_s": described(
-                {"type": "integer", "minimum": 1, "maximum": MAX_BACKGROUND_S},
+                or_null({"type": "integer", "minimum": 1, "maximum": MAX_BACKGROUND_S}),
                 "Seconds after which the service ends the command; without it, never.",
             ),
             "stdin": described(

@@ -31,9 +31,29 @@ REQUEST_HEADERS = (
     "Mcp-Method",
     "Mcp-Name",
     "Last-Event-ID",
+    "Idempotency-Key",
+    "If-Match",
+    "If-None-Match",
+    "Prefer",
+    "Range",
+    "Traceparent",
 )
-"""Request headers that MCP clients send."""
-EXPOSED = ("Mcp-Session-Id", "WWW-Authenticate")
+"""Request headers that clients of the API and of MCP send."""
+EXPOSED = (
+    "Mcp-Session-Id",
+    "WWW-Authenticate",
+    "Content-Range",
+    "ETag",
+    "Idempotent-Replayed",
+    "Location",
+    "Preference-Applied",
+    "RateLimit-Limit",
+    "RateLimit-Remaining",
+    "RateLimit-Reset",
+    "Retry-After",
+    "X-Exit-Code",
+    "X-Request-Id",
+)
 """Response headers that a page may read, besides those that browsers always expose."""
 
 

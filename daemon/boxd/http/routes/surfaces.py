@@ -8,9 +8,8 @@ from typing import Annotated, Literal
 from msgspec import Meta
 from starlette.responses import JSONResponse, Response
 
-from boxd.http.description.bodies import body_of, text
+from boxd.http.description.bodies import body_of
 from boxd.http.description.operation import (
-    PRINTABLE,
     WS,
     Operation,
     answer,
@@ -25,8 +24,6 @@ from boxd.http.routes.json_route import JsonRequest, json_route
 from boxd.http.routes.page import POLICY
 from boxd.operations.canvases import LONGEST_TTL
 
-TITLE = "^[ -~]{0,100}$"
-"""Pattern of some titles."""
 MAX_TTL_S = round(LONGEST_TTL.total_seconds())
 _ID = path("canvas", "The id of the canvas.", "report", pattern="^[a-z0-9-]{1,64}$")
 _TEXTS = ("text/html", "text/markdown", "text/plain", "image/svg+xml")
@@ -94,12 +91,12 @@ async def show_canvas(request: JsonRequest) -> Response:
 class NewCanvas(JsonForm, kw_only=True):
     """The body of `renderCanvas`."""
 
-    content: Annotated[str, text("The document.", PRINTABLE)]
+    content: Annotated[str, Meta(description="The document.")]
     mime: Annotated[
         Literal["text/markdown", "text/plain", "text/html", "application/json", "image/svg+xml"],
         Meta(description="The type of the document."),
     ] = "text/markdown"
-    title: Annotated[str, text("The title, in printable characters.", TITLE)] = ""
+    title: Annotated[str, Meta(description="The title, in printable characters.")] = ""
     ttl_s: Annotated[
         Annotated[int, Meta(ge=1, le=MAX_TTL_S)] | None,
         Meta(description="Seconds until the canvas expires; null: it does not."),

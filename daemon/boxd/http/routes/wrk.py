@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -52,8 +53,7 @@ if TYPE_CHECKING:
     from boxd.principal import Principal
     from boxd.workspaces.drive import Entry, OpenFile
 
-MAX_DIGITS = 5
-"""Maximum length of `?limit=`."""
+_LIMIT = re.compile(rb"[0-9]{1,5}")
 UPLOAD_IDLE = 60.0
 """Seconds without a byte after which an upload fails. An upload keeps the drive in use."""
 LISTING_BYTES = 64 * 1024
@@ -189,10 +189,11 @@ class WrkEndpoint:
     ) -> None:
         lines = scope["headers"]
         refuse_duplicates(lines, b"range", b"if-range", *DATES)
+        window = _window(scope["query_string"])
         async with self._drive(principal, ws) as drive, drive.at(path) as node:
             if isinstance(node, Directory):
                 head = scope["method"] == "HEAD"
-                page = _page(scope["query_string"], await drive.entries(node))
+                page = _page(window, await drive.entries(node))
                 await _send_listing(send, path, page, head)
             else:
                 await _send_file(scope, send, node, path.rsplit(b"/", 1)[-1])
@@ -331,24 +332,37 @@ class _Page:
     cursor: str | None
 
 
-def _page(query: bytes, entries: list[Entry]) -> _Page:
-    """Return the page that the query asks for: `limit` entries after the name in `cursor`.
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """The page that a query asks for. `limit` None: all entries; `last` None: from the first."""
 
-    The cursor is opaque to clients. Entries that are created meanwhile appear if their names come
-    later. Raises BadRequest.
-    """
+    limit: int | None
+    last: bytes | None
+
+
+def _window(query: bytes) -> _Window:
+    """Return the page that a query asks for. Raises BadRequest."""
     limits, cursors = query_values(query, b"limit"), query_values(query, b"cursor")
     if len(limits) > 1 or len(cursors) > 1:
         raise BadRequest("give ?limit= and ?cursor= once")
-    if cursors:
-        last = unquote_to_bytes(cursors[0])
-        entries = [entry for entry in entries if entry.name > last]
+    last = unquote_to_bytes(cursors[0]) if cursors else None
     if not limits:
-        return _Page(entries, None)
-    text = limits[0].decode("ascii", "replace")
-    if not text.isdigit() or len(text) > MAX_DIGITS or not 1 <= int(text) <= MAX_PAGE:
+        return _Window(None, last)
+    if _LIMIT.fullmatch(limits[0]) is None or not 1 <= int(limits[0]) <= MAX_PAGE:
         raise BadRequest(f"?limit= must be a whole number from 1 to {MAX_PAGE}")
-    page = entries[: int(text)]
+    return _Window(int(limits[0]), last)
+
+
+def _page(window: _Window, entries: list[Entry]) -> _Page:
+    """Return a page of a directory: the entries after a name.
+
+    The cursor is opaque to clients. Entries that are created meanwhile appear if their names come
+    later.
+    """
+    last, limit = window.last, window.limit
+    if last is not None:
+        entries = [entry for entry in entries if entry.name > last]
+    page = entries[:limit]
     more = len(entries) > len(page)
     return _Page(page, quote_from_bytes(page[-1].name, safe="") if more else None)
 

@@ -7,10 +7,8 @@ from typing import Annotated, Literal
 from msgspec import Meta
 from starlette.responses import JSONResponse, Response
 
-from boxd.http.description.bodies import body_of, text
+from boxd.http.description.bodies import body_of
 from boxd.http.description.operation import (
-    PRINTABLE,
-    VARIABLE,
     Json,
     Operation,
     answer,
@@ -21,8 +19,6 @@ from boxd.http.requests.json_body import JsonForm
 from boxd.http.routes.json_route import JsonRequest, json_route
 from boxd.secret import Secret
 
-COMMAND = "^[!-~]{1,200}$"
-"""Pattern of some commands."""
 _AGENT: Json = {
     "cmd": "my-agent --print",
     "env": "AGENT_TOKEN",
@@ -36,9 +32,9 @@ _EXAMPLE: Json = {"cmd": "my-agent --print", "env": "AGENT_TOKEN", "token": "exa
 class NewAgent(JsonForm, kw_only=True):
     """The body of `setAgent`."""
 
-    cmd: Annotated[str, text("The command; it reads the task on standard input.", COMMAND)]
-    env: Annotated[str, text("The variable that has the token.", VARIABLE)]
-    token: Annotated[str, text("The token. No route returns it.", PRINTABLE)]
+    cmd: Annotated[str, Meta(description="The command; it reads the task on standard input.")]
+    env: Annotated[str, Meta(description="The variable that has the token.")]
+    token: Annotated[str, Meta(description="The token. No route returns it.")]
     format: Annotated[
         Literal["text", "jsonl"], Meta(description="The format of the standard output.")
     ] = "text"

@@ -8,10 +8,8 @@ from msgspec import Meta, field
 from starlette.responses import JSONResponse, Response
 
 from box_guest.protocol import MAX_OPTIONS
-from boxd.http.description.bodies import body_of, text
+from boxd.http.description.bodies import body_of
 from boxd.http.description.operation import (
-    PRINTABLE,
-    REFERENCE,
     WS,
     Json,
     Operation,
@@ -44,19 +42,19 @@ _WaitS = Annotated[int, Meta(ge=0, le=MAX_WAIT_S, description="Seconds to wait f
 class NewAsk(JsonForm, kw_only=True):
     """The body of `createAsk`."""
 
-    question: Annotated[str, text("The question.", PRINTABLE)]
+    question: Annotated[str, Meta(description="The question.")]
     options: Annotated[
-        list[Annotated[str, text("An answer.", PRINTABLE)]],
+        list[Annotated[str, Meta(description="An answer.")]],
         Meta(description="The allowed answers. Empty: any text.", max_length=MAX_OPTIONS),
     ] = field(default_factory=list)
-    box: Annotated[str | None, text("The box that the question is about.", REFERENCE)] = None
+    box: Annotated[str | None, Meta(description="The box that the question is about.")] = None
     wait_s: _WaitS = 0
 
 
 class Answer(JsonForm, kw_only=True):
     """The body of `answerAsk`."""
 
-    answer: Annotated[str, text("The answer; one of the options if there are any.", PRINTABLE)]
+    answer: Annotated[str, Meta(description="The answer; one of the options if there are any.")]
 
 
 @json_route(

@@ -8,11 +8,9 @@ from typing import Annotated
 from msgspec import Meta, field
 from starlette.responses import JSONResponse, Response
 
-from boxd.http.description.bodies import body_of, text
+from boxd.http.description.bodies import body_of
 from boxd.http.description.operation import (
     NAME,
-    PRINTABLE,
-    REFERENCE,
     Json,
     Operation,
     answer,
@@ -73,13 +71,13 @@ class Defaults(JsonForm, kw_only=True):
 class NewProfile(Defaults, kw_only=True):
     """The body of `setProfile`."""
 
-    image: Annotated[str, text("The image of new boxes.", PRINTABLE)]
+    image: Annotated[str, Meta(description="The image of new boxes.")]
 
 
 class NewBuild(Defaults, kw_only=True):
     """The body of `buildProfile`."""
 
-    base: Annotated[str, text("The box whose disk new boxes start with.", REFERENCE)] = field(
+    base: Annotated[str, Meta(description="The box whose disk new boxes start with.")] = field(
         name="from"
     )
 

@@ -8,9 +8,8 @@ from msgspec import Meta
 from starlette.responses import JSONResponse, Response
 
 from boxd.errors import BadRequest
-from boxd.http.description.bodies import body_of, text
+from boxd.http.description.bodies import body_of
 from boxd.http.description.operation import (
-    PRINTABLE,
     VARIABLE,
     WS,
     Json,
@@ -48,7 +47,7 @@ _SECRET: Json = {
 class NewSecret(JsonForm, kw_only=True):
     """The body of `setSecret`."""
 
-    value: Annotated[str, text("The value. No route returns it.", PRINTABLE)]
+    value: Annotated[str, Meta(description="The value. No route returns it.")]
     tier: Annotated[
         Literal["account", "workspace"],
         Meta(description="The whole account, or one workspace, whose value takes precedence."),

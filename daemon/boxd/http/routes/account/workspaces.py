@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from msgspec import Meta
 from starlette.responses import JSONResponse, Response
 
-from boxd.http.description.bodies import body_of, text
+from boxd.http.description.bodies import body_of
 from boxd.http.description.operation import (
     NAME,
     Json,
@@ -36,14 +37,14 @@ _WORKSPACE: Json = {
 class NewWorkspace(JsonForm, kw_only=True):
     """The body of `createWorkspace`."""
 
-    name: Annotated[str, text("The name of the workspace.", NAME)]
+    name: Annotated[str, Meta(description="The name of the workspace.")]
 
 
 class DefaultProfile(JsonForm, kw_only=True):
     """The body of `setWorkspaceProfile`."""
 
     profile: Annotated[
-        str | None, text("The profile of new boxes whose spec names no image.", NAME)
+        str | None, Meta(description="The profile of new boxes whose spec names no image.")
     ]
 
 

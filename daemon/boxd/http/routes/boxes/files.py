@@ -7,6 +7,7 @@ Paths start at the root of the box. Files on the shared drive are faster at `/v1
 from __future__ import annotations
 
 import json
+import re
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from email.utils import format_datetime
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
 
 TEMPLATE = "/v1/boxes/{ref}/files/{path...}"
 METHODS = ("GET", "HEAD", "PUT", "DELETE")
-MAX_MODE_DIGITS = 4
+_MODE = re.compile("[0-7]{3,4}")
 _PATH = path(
     "path",
     "A path from the root of the box. The service percent-decodes its bytes once. A trailing slash"
@@ -200,7 +201,7 @@ def _mode(values: list[bytes]) -> int | None:
     if not values:
         return None
     text = values[0].decode("ascii", "replace")
-    if len(values) > 1 or not 0 < len(text) <= MAX_MODE_DIGITS or set(text) - set("01234567"):
+    if len(values) > 1 or _MODE.fullmatch(text) is None:
         raise BadRequest("?mode= must be octal permissions, for example 0644 or 0755")
     return int(text, 8)
 

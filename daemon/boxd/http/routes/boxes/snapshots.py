@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from msgspec import Meta
 from starlette.responses import JSONResponse, Response
 
-from boxd.http.description.bodies import body_of, text
+from boxd.http.description.bodies import body_of
 from boxd.http.description.boxes import MADE_BOX, REF, SNAPSHOT
 from boxd.http.description.operation import (
-    FORK,
     NAME,
     WS,
     Operation,
@@ -31,14 +31,14 @@ class NewSnapshot(JsonForm, kw_only=True):
     """The body of `createSnapshot`."""
 
     name: Annotated[
-        str | None, text("The name. Default: a name that the service generates.", NAME)
+        str | None, Meta(description="The name. Default: a name that the service generates.")
     ] = None
 
 
 class NewFork(JsonForm, kw_only=True):
     """The body of `forkBox` and `forkSnapshot`."""
 
-    name: Annotated[str, text("The new box: `[workspace/]name[^deadline][+lifetime]`.", FORK)]
+    name: Annotated[str, Meta(description="The new box: `[workspace/]name[^deadline][+lifetime]`.")]
 
 
 @json_route(

@@ -22,6 +22,7 @@ from boxd.http.requests.exchange import cancel, exchange_of
 from boxd.http.requests.headers import query_workspace
 from boxd.http.requests.json_body import JsonForm, read_json
 from boxd.http.requests.sse import MAX_RAW, EventStream
+from boxd.names.words import parse_workspace
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -92,6 +93,7 @@ class BatchEndpoint:
         """Serve one request."""
         principal = await authenticate(scope, self._operations)
         ws = query_workspace(scope["query_string"])
+        ws = None if ws is None else parse_workspace(ws)
         batch = await read_json(scope, receive, Batch)
         if len(set(batch.boxes)) < len(batch.boxes):
             raise BadRequest("a batch names a box twice; name each box once")

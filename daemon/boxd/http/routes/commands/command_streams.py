@@ -242,10 +242,11 @@ def _command(scope: Scope) -> CommandRef:
 
 
 def _offset(scope: Scope) -> int:
+    queried = _number(scope, "offset", 0)
     line = header_line(scope["headers"], b"last-event-id")
     if line is not None:
         return checked_offset(line.decode("latin-1"))
-    return _number(scope, "offset", 0)
+    return queried
 
 
 def _limit(scope: Scope) -> int:
