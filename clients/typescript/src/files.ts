@@ -40,6 +40,8 @@ export interface FileStat {
 export class Files {
   protected readonly transport: Transport;
   protected readonly params: Params;
+  /** Parameters of one page of a directory. */
+  protected readonly pages: Params = {};
   readonly #root: string;
 
   constructor(transport: Transport, root: string, workspace?: string) {
@@ -182,7 +184,7 @@ export class Files {
 
   async #page(path: string, cursor: string | null, options: CallOptions): Promise<Listing> {
     const place = directory(this.path(path));
-    const params = { ...this.params, limit: PAGE, cursor };
+    const params = { ...this.params, ...this.pages, cursor };
     const request: Request = { ...callOf(options), method: "GET", path: place, params };
     const answer = await this.transport.send({ ...request, retry: "safe" });
     if (!isListing(answer)) throw new NotFound(`'${path}' is a file, not a directory`, 404);
@@ -195,6 +197,8 @@ export class BoxFiles extends Files {}
 
 /** Files of a drive, which boxes see below `/wrk`. `notes.txt` is `/wrk/notes.txt`. */
 export class Drive extends Files {
+  protected override readonly pages: Params = { limit: PAGE };
+
   /** Move or rename a file or directory. `replace`: also onto a file or empty directory. */
   async move(
     source: string,
