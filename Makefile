@@ -59,6 +59,7 @@ check: setup-dev ## check format, lint, types, import contracts, file sizes and 
 
 check-types:
 	$(BIN)/mypy
+	scripts/typescript
 
 check-code:
 	$(BIN)/ruff format --check $(CODE)

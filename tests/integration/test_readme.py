@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.harness.clients.typescript import built_client
 from tests.harness.documents.readme import blocks, pages
 from tests.harness.documents.terminal import open_shell
 from tests.harness.service.daemon import installation
@@ -40,10 +41,13 @@ NOT_RUN = {
     "previews.md": 1,
     "python.md": 1,
     "tasks.md": 1,
+    "typescript.md": 2,
 }
 """How many blocks of a page carry a reason why no test runs them."""
 NOT_TYPED = {"text": "a picture"}
 """Languages of blocks that are no commands."""
+INTERPRETERS = {"python": "python3 -", "ts": "NO_COLOR=1 node --input-type=module -"}
+"""The programs that run blocks of other languages than `sh`."""
 CLI = "ssh -p 2222 cli@127.0.0.1"
 DEV = "ssh -p 2222 dev@127.0.0.1"
 ACCEPT: Reply = (r"continue connecting \(yes/no/\[fingerprint\]\)\? ", "yes\n")
@@ -234,6 +238,16 @@ MCP_CONFIG = (
     Step("box mcp-config claude-code", r'"url": "http://127.0.0.1:8080/v1/mcp"'),
     Step("box mcp-config claude-desktop", r'"command": "ssh"'),
 )
+TYPESCRIPT_KEY = PYTHON_KEY
+TYPESCRIPT = (
+    (Step("", "^Linux dev"),),
+    (Step("", "stdout: building\n(.|\n)*exit code 2|stderr: done\n(.|\n)*exit code 2"),),
+    (Step("", r"running\n(.|\n)*'tool'(.|\n)*\ntmp-[0-9a-f]{8}\n"),),
+    (Step("", r"exit codes: \[ 0, 1, 0, 1, 0 \]"),),
+    (Step("", r"step 1\n+step 2\n+step 3\n+exited"),),
+    (Step("", r"all tests pass\n(.|\n)*116, 101, 115, 116, 115(.|\n)*15 bytes\nerror: "),),
+)
+"""One for each program of the page."""
 BOX_COMMAND = (
     Step("ssh -p 2222 cli@127.0.0.1 apikeys create box |", "the key reaches"),
     Step("box new tool", "tool .*running.* debian"),
@@ -294,6 +308,7 @@ RUN = {
     "http-api.md": (CREATION, EXEC),
     "background-commands.md": (COMMANDS, RESPOND_ASYNC, COMMAND_INPUT, WATCH),
     "python.md": (PYTHON_KEY, *PYTHON),
+    "typescript.md": (TYPESCRIPT_KEY, *TYPESCRIPT),
     "box-command.md": (BOX_COMMAND, BOX_COPIES, BOX_COMPLETION),
     "agents.md": (),
     "mcp.md": (MCP_CONFIG,),
@@ -329,9 +344,9 @@ class Reader:
 
     def follow(self, block: Block, steps: tuple[Step, ...]) -> None:
         """Types the commands of a block; each must do what its step says."""
-        if block.language == "python":
+        if block.language in INTERPRETERS:
             (step,) = steps
-            self.type(f"python3 - <<'END'\n{block.text}END", step.shows)
+            self.type(f"{INTERPRETERS[block.language]} <<'END'\n{block.text}END", step.shows)
             return
         commands = block.commands()
         assert len(commands) == len(steps), f"commands and steps differ: {commands}"
@@ -401,6 +416,7 @@ def reader(daemon: Daemon) -> Iterator[Reader]:
         (clone / "docs").symlink_to(ROOT / "docs")
         (clone / "make-up.log").symlink_to(daemon.log)
         with open_shell(home, clone) as shell:
+            (clone / "node_modules").symlink_to(built_client() / "node_modules")
             reader = Reader(shell)
             reader.type(f"PATH={Path(sys.executable).parent}:$PATH", "")
             reader.type("ssh-keygen -t ed25519", "", NEW_KEY)
@@ -427,7 +443,7 @@ def test_every_page_and_block_is_run_or_marked() -> None:
     not_run: dict[str, int] = {}
     for page in pages(ROOT):
         typed = [block for block in _to_follow(page) if block.language != "json"]
-        assert {block.language for block in typed} <= {"sh", "python"}, page.name
+        assert {block.language for block in typed} <= {"sh", *INTERPRETERS}, page.name
         assert len(typed) == len(RUN[page.name]), page.name
         marked = [block for block in blocks(page) if block.not_run is not None]
         if marked:
