@@ -50,7 +50,17 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("command_write", {"box": BOX, "id": "0123456789abcdef"}),
     ("command_end", {"box": BOX, "id": "0123456789abcdef"}),
     ("delegate", {"prompt": "echo done", "box": BOX}),
+    ("box_info", {"box": BOX}),
+    ("box_ports", {"box": BOX}),
+    ("share_create", {"box": BOX}),
+    ("share_list", {}),
+    ("share_rm", {"id": "none"}),
+    ("snapshot_create", {"box": BOX, "name": "one"}),
+    ("snapshot_list", {}),
+    ("snapshot_restore", {"box": BOX, "name": "one"}),
+    ("snapshot_rm", {"box": BOX, "name": "one"}),
     ("box_pin", {"box": BOX, "for_s": 60}),
+    ("box_unpin", {"box": BOX}),
     ("box_keep", {"box": BOX}),
     ("box_suspend", {"box": BOX}),
     ("box_resume", {"box": BOX}),
@@ -64,12 +74,28 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("wrk_snapshots", {}),
     ("wrk_snapshot_restore", {"name": "first", "path": "/a", "to": "d"}),
     ("wrk_snapshot_remove", {"name": "first"}),
+    ("wrk_move", {"path": "b", "to": "e"}),
     ("wrk_delete", {"path": "a"}),
     ("wrk_trash", {}),
     ("wrk_restore", {"path": "a"}),
     ("ws_create", {"name": "api"}),
     ("ws_list", {}),
+    ("ws_profile", {"name": "api"}),
     ("ws_rm", {"name": "api"}),
+    ("profile_set", {"name": "py", "image": "debian"}),
+    ("profile_list", {}),
+    ("profile_show", {"name": "py"}),
+    ("profile_build", {"name": "lab", "box": BOX}),
+    ("profile_rm", {"name": "py"}),
+    ("agent_set", {"cmd": "agent", "env": "AGENT_TOKEN", "token": "hidden"}),
+    ("agent_show", {}),
+    ("agent_rm", {}),
+    ("key_list", {}),
+    ("key_rm", {"name": "none"}),
+    ("whoami", {}),
+    ("stat", {}),
+    ("image_list", {}),
+    ("flavor_list", {}),
     ("secret_set", {"name": "TOKEN", "value": "hidden"}),
     ("secret_list", {}),
     ("secret_rm", {"name": "TOKEN"}),
@@ -85,10 +111,11 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("box_spawn", {"spec": BOX}),
 ]
 REFUSED = {"box_suspend", "box_resume", "box_fork", "wrk_restore", "answer"}
-REFUSED |= {"account_key_rm"}
+REFUSED |= {"account_key_rm", "key_rm", "share_rm"}
+REFUSED |= {"snapshot_create", "snapshot_restore", "snapshot_rm", "profile_build"}
 REFUSED |= {"command_output", "command_write", "command_end"}
-"""What boxes that are plain processes cannot, a drive without trash, the only SSH key,
-and a missing question and command."""
+"""What boxes that are plain processes cannot, a drive without trash, the only SSH key, and a
+missing question, command, API key and share."""
 ENDLESS = {"box": BOX, "cmd": "echo begun; exec sleep 1000"}
 
 

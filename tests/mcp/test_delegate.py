@@ -84,8 +84,7 @@ async def test_a_cancelled_task_leaves_no_box(web: Web, tmp_path: Path) -> None:
 async def test_what_is_refused_says_why(web: Web) -> None:
     async with talk(web) as client:
         text = await client.refusal("delegate", prompt="x", agent=True)
-        assert text.startswith("no agent is set; no tool does that: over SSH")
-        assert text.endswith("run `agent set` as user cli")
+        assert text == "no agent is set; call agent_set"
         await _set_agent(web, "cat")
         text = await client.refusal("delegate", prompt="x", agent=True, env={"TOKEN": "mine"})
         assert "TOKEN is reserved" in text

@@ -56,7 +56,7 @@ class AgentOperations:
         require(p, Action.CONFIGURE_AGENT)
         agent = await self._store.agent(p.owner)
         if agent is None:
-            raise NotFound("no agent is set; see: help agent set")
+            raise NotFound("no agent is set; see: agent set")
         return agent
 
     async def remove_agent(self, p: Principal) -> Agent:
