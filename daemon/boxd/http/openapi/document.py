@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 ABOUT = (
     "Boxes on demand: isolated environments that are created on first use, are suspended while idle"
     " and share a drive. Keys are created only over SSH: `ssh cli@HOST apikeys create laptop`."
-    " Every error is a JSON object with one string, `error`. 429 and 503 have `Retry-After`."
-    " Each response has `X-Request-Id`, which the log of the service has too. `RateLimit-Limit` and"
-    " `RateLimit-Remaining` count requests in progress. A POST with a JSON body accepts"
+    " Every error is a JSON object with one string, `error`. A POST with a JSON body accepts"
     " `Idempotency-Key`: the same request with the same key is done once within 24 hours."
 )
 FAMILIES = (
