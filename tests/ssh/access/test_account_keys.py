@@ -124,7 +124,7 @@ async def test_a_recovery_code_opens_the_account_to_a_new_key(front_door: Entran
     wrong = await new.run("cli", "recovery use AAAA-BBBB")
     assert (wrong.status, wrong.text) == (1, "")
     assert "not valid" in wrong.errors
-    done = await new.run("cli", f"recovery use {codes[3]}")
+    done = await new.run("cli", "recovery use", stdin=f"{codes[3]}\n".encode())
     assert (done.status, done.text) == (0, f"recovered joined the account {account}\n")
     assert (await whoami(new))["fingerprint"] == account
     assert (await new.run("cli", "recovery ls")).text == "codes left: 7\n"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from boxd.ssh.cli.command import Call, Command, Reply
 from boxd.ssh.cli.table import key_value_lines
 from boxd.ssh.cli.verbs.account.keys import JOINED
+from boxd.ssh.cli.verbs.account.secret import value_on_stdin
 
 if TYPE_CHECKING:
     import argparse
@@ -15,7 +16,7 @@ _LOST = "remove lost keys: keys rm NAME"
 
 
 def _code_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("code")
+    parser.add_argument("code", nargs="?")
 
 
 async def _create(call: Call) -> Reply:
@@ -34,7 +35,9 @@ async def _list(call: Call) -> Reply:
 
 
 async def _use(call: Call) -> Reply:
-    key = await call.operations.recovery.use_code(call.principal, call.args.code)
+    typed: str | None = call.args.code
+    code = (await value_on_stdin(call, "recovery code")).reveal() if typed is None else typed
+    key = await call.operations.recovery.use_code(call.principal, code)
     document = key.to_json() | {"account": key.owner}
     return Reply(document, f"{key.name} joined the account {key.owner}\n", [JOINED, _LOST])
 
@@ -51,8 +54,8 @@ COMMANDS = (
     ),
     Command(
         ("recovery", "use"),
-        "join the account of a recovery code with the new key that you are connected with",
-        "recovery use CODE",
+        "join an account with the new key that you are connected with; reads the code from stdin",
+        "recovery use < code.txt",
         _use,
         _code_argument,
     ),
