@@ -12,6 +12,7 @@ from asyncssh.constants import (
 )
 from asyncssh.packet import Boolean, Byte, String
 
+from boxd.observation import UNOBSERVED
 from tests.harness.wait import until
 from tests.security.clients import unproved
 
@@ -27,7 +28,10 @@ USERS = ("web", "absent", "session-{box}", "session-00", "cli", "images", "sudo"
 
 
 class Untouchable:
-    """Stands where the operations are: who asks it for anything fails the test."""
+    """Stands where the operations are: who asks it for anything else fails the test."""
+
+    def __init__(self, **allowed: object) -> None:
+        vars(self).update(allowed)
 
     def __getattr__(self, name: str) -> object:
         raise AssertionError(f"a probe asked for {name}")
@@ -78,7 +82,10 @@ async def test_a_probe_tells_nothing_and_asks_nothing(
     (box,) = await front_door.store.all_boxes()
     known = asyncssh.read_public_key(client.key.with_suffix(".pub"))
     unknown = asyncssh.generate_private_key("ssh-ed25519").convert_to_public()
-    monkeypatch.setattr(front_door.door._state, "operations", Untouchable())
+    # Which account a key opens is in memory, and figures about SSH are reported; nothing else.
+    callers = Untouchable(account_keys=front_door.operations.callers.account_keys)
+    operations = Untouchable(callers=callers, observer=UNOBSERVED)
+    monkeypatch.setattr(front_door.door._state, "operations", operations)
     for key in (known, unknown):
         expected = String(key.algorithm) + String(key.public_data)
         async with unproved(front_door) as connection:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from boxd.backends.interface import Backend
     from boxd.boxes.lifecycle.assembly import Places
     from boxd.boxes.state.interface import Catalog, DriveAttacher, Tunnels
+    from boxd.observation import Observer
     from boxd.cli.printing import Steps
     from boxd.config import Config
 
@@ -108,8 +109,8 @@ def command(directory: Path) -> None:
             new_identity=new_identity,
         )
 
-    def store(dsn: str) -> PostgresStore:
-        return mortal(PostgresStore(dsn), life, "store")
+    def store(dsn: str, *, observer: Observer) -> PostgresStore:
+        return mortal(PostgresStore(dsn, observer=observer), life, "store")
 
     vars(service).update(
         Assembly=assembly, PostgresStore=store, SystemClock=lambda: CommandedClock(directory)
