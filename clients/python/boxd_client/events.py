@@ -159,7 +159,7 @@ class BatchEvents:
         if event.name == "done":
             self.done = True
             return None
-        if event.name not in (*STREAMS, "exit", "error"):
+        if event.name not in (*STREAMS, "exit", "failed"):
             return None
         body = _object(event.data)
         box = _text(body, "box")

@@ -241,7 +241,7 @@ export class BatchEvents {
       return null;
     }
     const { name } = event;
-    if (name !== "stdout" && name !== "stderr" && name !== "exit" && name !== "error") return null;
+    if (name !== "stdout" && name !== "stderr" && name !== "exit" && name !== "failed") return null;
     const body = members(event);
     const box = textIn(body, "box");
     if (this.#ended.has(box)) {

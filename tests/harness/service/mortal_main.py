@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from boxd.backends.interface import Backend
     from boxd.boxes.lifecycle.assembly import Places
     from boxd.boxes.state.interface import Catalog, DriveAttacher, Tunnels
-    from boxd.observation import Observer
     from boxd.cli.printing import Steps
     from boxd.config import Config
+    from boxd.observation import Observer
 
 
 def told(file: Path) -> str:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from boxd.http.openapi.document import document
 from boxd_client import (
     AsyncClient,
     BatchError,
@@ -26,9 +25,7 @@ if TYPE_CHECKING:
 
     Call = Callable[[Callable[[Any], Any]], Any]
 
-PATHS = document()["paths"]
 pytestmark = pytest.mark.timeout(300)
-batch = pytest.mark.skipif("/v1/batch/exec" not in PATHS, reason="the service has no such route")
 
 
 @pytest.fixture(autouse=True)
@@ -125,7 +122,6 @@ async def test_changes_of_a_removed_directory(url: str, key: str) -> None:
     assert set(kinds) <= {"created", "modified", "removed", "deleted", "attributes"}
 
 
-@batch
 def test_a_command_in_several_boxes(client: Call) -> None:
     events = client(lambda c: c.batch(["dev", "second", "No_Name"], "hostname; exit 2"))
     outputs = {event.box: event.text for event in events if isinstance(event, BatchOutput)}

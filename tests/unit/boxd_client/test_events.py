@@ -62,7 +62,7 @@ def test_a_batch() -> None:
     values = [
         events.take(Event("stdout", '{"box": "a", "data": "eA=="}')),
         events.take(Event("exit", '{"box": "a", "code": 3}')),
-        events.take(Event("error", '{"box": "b", "status": 404, "error": "no box b"}')),
+        events.take(Event("failed", '{"box": "b", "status": 404, "error": "no box b"}')),
         events.take(Event("news", "")),
         events.take(Event("done", "{}")),
     ]

@@ -230,7 +230,7 @@ test("the events of several boxes are checked", async (t) => {
   const line = (name, box, more) => event(name, JSON.stringify({ box, ...more }));
   const data = Buffer.from("x").toString("base64");
   const begin = [line("stdout", "a", { data }), line("exit", "a", { code: 1 })];
-  const end = [line("error", "b", { status: 404, error: "no box" }), event("done", "{}")];
+  const end = [line("failed", "b", { status: 404, error: "no box" }), event("done", "{}")];
   const { client } = await serve(
     t,
     events([...begin, ...end]),
