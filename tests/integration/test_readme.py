@@ -310,6 +310,7 @@ RUN = {
     "python.md": (PYTHON_KEY, *PYTHON),
     "typescript.md": (TYPESCRIPT_KEY, *TYPESCRIPT),
     "box-command.md": (BOX_COMMAND, BOX_COPIES, BOX_COMPLETION),
+    "account.md": (),
     "agents.md": (),
     "mcp.md": (MCP_CONFIG,),
     "tasks.md": (AGENT, REFERENCE_AGENT, DOCUMENTS),
