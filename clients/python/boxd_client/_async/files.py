@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ PAGE = 1000
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
-class AsyncFiles:
+class AsyncFiles(ABC):
     """Files below one root: those of a box, or those of a drive. Paths begin at the root."""
 
     def __init__(self, transport: AsyncTransport, root: str, workspace: str | None = None) -> None:
@@ -121,8 +122,9 @@ class AsyncFiles:
     def _params(self) -> dict[str, object]:
         return {"ws": self._workspace}
 
+    @abstractmethod
     async def _page(self, path: str, cursor: str | None) -> Listing:
-        raise NotImplementedError
+        """Return one page of a directory; `cursor` None: the first one."""
 
     async def _directory(self, request: Request) -> Listing:
         answer = await self._transport.send(request)
